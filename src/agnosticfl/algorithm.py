@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Algorithm 1, Agnostic Federated Averaging (Ro et al. 2021), and FedAvg as the same round.
+
+The server's half is `agnostic_round` below, nearly line by line; the client's half is `client.py`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import optax
+from jax import Array
+
+from agnosticfl import engine as engines
+from agnosticfl import sampling, tree
+from agnosticfl.client import ClientWork, check_work
+from agnosticfl.data.federated import FederatedData, only_domain
+from agnosticfl.engine import EngineBuilder, SumOverClients
+from agnosticfl.errors import check
+from agnosticfl.model import Model
+from agnosticfl.server import (
+    ServerState,
+    domain_scaling,
+    init_state,
+    mean_domain_loss,
+    push,
+    server_step,
+)
+from agnosticfl.weights import (
+    DomainStats,
+    WeightRule,
+    exponentiated_gradient,
+    fixed,
+    proportional,
+)
+
+
+class RoundInfo(NamedTuple):
+    """What a round reports. Everything in it is made of sums over clients."""
+
+    domain_weights: Array  # [p] λ_t, after the round
+    alpha: Array  # [p] α_t, as the clients got it
+    mean_domain_loss: Array  # [p] L_i at w_{t-1}, 0 where absent
+    domain_count: Array  # [p] N_t
+    beta: Array  # Σ_k β^k
+    update_norm: Array  # ‖w_{t-1} − w_t‖
+    left_out: Array  # clients whose contribution was not finite
+    step_taken: Array  # False if there was nothing to step with, or the step was not finite
+
+
+class Algorithm(NamedTuple):
+    """A federated algorithm: `state = init()`, then `round(state, cohort(t))` for t = 1, 2, …"""
+
+    init: Callable[[], ServerState]
+    cohort: Callable[[int], Any]
+    round: Callable[[ServerState, Any], tuple[ServerState, RoundInfo]]
+
+
+def agnostic_round(
+    sum_over_clients: SumOverClients,
+    server_optimizer: optax.GradientTransformation,
+    weight_rule: WeightRule,
+) -> Callable[[ServerState, Any], tuple[ServerState, RoundInfo]]:
+    """Procedure SERVER of Algorithm 1: the body of its loop over rounds t."""
+
+    def round(state: ServerState, cohort: Any) -> tuple[ServerState, RoundInfo]:
+        alpha = domain_scaling(state.domain_weights, state.window.mean)  # α = λ / mean_r N
+        total = sum_over_clients(state.params, alpha, cohort)  # Σ_k (β^k Δ^k, β^k, L^k, N^k)
+        mean_of = tree.divide(jax.numpy.ones_like(total.beta), total.beta)
+        delta = tree.scale(mean_of, total.weighted_delta)  # Σ_k β^k Δ^k / Σ_k β^k
+        params, opt_state, taken = server_step(server_optimizer, delta, total.beta, state)  # w_t
+        loss = mean_domain_loss(total.domain_loss, total.domain_count)  # L = Σ_k L^k / N_t
+        window = push(state.window, total.domain_count)  # N_{t-r+1} … N_t
+        stats = DomainStats(loss, total.domain_count, window.mean)
+        weights, rule_state = weight_rule.update(state.rule_state, stats)  # λ_t ∝ λ exp(γ_λ L)
+        info = RoundInfo(
+            domain_weights=weights,
+            alpha=alpha,
+            mean_domain_loss=loss,
+            domain_count=total.domain_count,
+            beta=total.beta,
+            update_norm=tree.norm(tree.subtract(state.params, params)),
+            left_out=total.left_out,
+            step_taken=taken,
+        )
+        return ServerState(params, opt_state, weights, rule_state, window, state.round + 1), info
+
+    return round
+
+
+def agnostic_fedavg(
+    model: Model,
+    data: FederatedData,
+    *,
+    clients_per_round: int,
+    batch_size: int,
+    client_optimizer: optax.GradientTransformation,
+    server_optimizer: optax.GradientTransformation | None = None,
+    weight_rule: WeightRule | None = None,
+    window_size: int = 1,
+    epochs: int = 1,
+    normalisation: str = "client",
+    init_domain_weights: Sequence[float] | None = None,
+    init_domain_count: Sequence[float] | None = None,
+    seed: int = 0,
+    engine: EngineBuilder = engines.padded,
+) -> Algorithm:
+    """Agnostic Federated Averaging: min over w of the largest mean loss of any domain.
+
+    Args:
+      clients_per_round: c.
+      batch_size: B.
+      client_optimizer: local steps with rate γ_w (the paper: `optax.sgd`).
+      server_optimizer: takes the mean update as gradient; default `optax.sgd(1.0)`, plain
+        averaging.
+      weight_rule: how λ moves; default `exponentiated_gradient(0.01)`.
+      window_size: r, the number of rounds over which the domain counts are averaged for α.
+      epochs: E.
+      normalisation: of the local loss, `"client"` (the paper's) or `"batch"`; see
+        `client.local_loss`.
+      init_domain_weights: λ_0; default uniform.
+      init_domain_count: N_0; default ones.
+      seed: everything random (w_0, cohorts, order of examples, dropout) follows from it.
+      engine: how the sum over clients is computed.
+    """
+    check(seed >= 0, f"seed is {seed}; it must be a whole number ≥ 0")
+    server_optimizer = optax.sgd(1.0) if server_optimizer is None else server_optimizer
+    weight_rule = exponentiated_gradient(0.01) if weight_rule is None else weight_rule
+    work = check_work(
+        ClientWork(model, client_optimizer, data.num_domains, batch_size, epochs, normalisation)
+    )
+    sampler = sampling.uniform(data.num_clients, clients_per_round, seed)
+    seam = engine(work, data, sampler, seed)
+
+    def init() -> ServerState:
+        return init_state(
+            jax.jit(model.init)(jax.random.key(seed)),
+            server_optimizer,
+            weight_rule,
+            data.num_domains,
+            window_size,
+            init_domain_weights,
+            init_domain_count,
+        )
+
+    round = agnostic_round(seam.sum_over_clients, server_optimizer, weight_rule)
+    return Algorithm(init, seam.cohort, seam.compile(round))
+
+
+def fedavg(model: Model, data: FederatedData, **options: Any) -> Algorithm:
+    """FedAvg (uniform): every example counts the same. Options as for `agnostic_fedavg`.
+
+    λ follows the counts, so α is one constant, and with `batch` normalisation a local step is plain
+    gradient descent on the batch's mean loss.
+    """
+    options = {"normalisation": "batch", **options, "weight_rule": proportional()}
+    return agnostic_fedavg(model, data, **options)
+
+
+def fedavg_target(model: Model, data: FederatedData, target: str, **options: Any) -> Algorithm:
+    """FedAvg (target-only): trains on the examples of one domain, of the clients that have any."""
+    part = only_domain(data, target)
+    weights = [float(name == target) for name in data.domains]
+    clients = min(options.pop("clients_per_round"), part.num_clients)
+    return agnostic_fedavg(
+        model,
+        part,
+        **{"normalisation": "batch", **options},
+        clients_per_round=clients,
+        weight_rule=fixed(),
+        init_domain_weights=weights,
+    )

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A federated data set: examples that belong to clients, each with a domain."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from agnosticfl.errors import BadInput, check
+
+
+class FederatedData(NamedTuple):
+    """Examples in one array a feature, those of a client next to each other.
+
+    The domain is a property of the example, so a client may hold several domains (the paper's data
+    partition) or one (client partition). Arrays may be memory-mapped.
+    """
+
+    examples: Mapping[str, np.ndarray]  # name -> [n, ...]
+    domain: np.ndarray  # [n] int32, in 0 … p−1
+    offsets: np.ndarray  # [clients + 1]; client k holds examples offsets[k] … offsets[k+1]−1
+    client_ids: Sequence[Any]  # [clients]
+    domains: tuple[str, ...]  # names, [p]
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def num_domains(self) -> int:
+        return len(self.domains)
+
+    @property
+    def num_examples(self) -> int:
+        return len(self.domain)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Examples a client, n_k."""
+        return np.diff(self.offsets)
+
+    def domain_index(self, name: str) -> int:
+        """The number i of the domain called `name`."""
+        if name not in self.domains:
+            raise BadInput(f"{name!r} is no domain of this data; domains: {', '.join(self.domains)}")
+        return self.domains.index(name)
+
+
+def from_arrays(
+    examples: Mapping[str, Any],
+    clients: Any,
+    domains: Any,
+    domain_names: Sequence[str] | None = None,
+) -> FederatedData:
+    """A federated data set from plain arrays with one row an example.
+
+    Args:
+      examples: feature name -> array [n, ...].
+      clients: [n], whom each example belongs to (numbers or strings).
+      domains: [n], the domain of each example: a name, or a number from 0 on.
+      domain_names: the domains in the order they should have; needed to name numbered domains, or
+        to include one that has no example. By default the sorted names, or the numbers themselves.
+    """
+    arrays = {name: np.asarray(values) for name, values in examples.items()}
+    client_column, domain_column = np.asarray(clients), np.asarray(domains)
+    check(bool(arrays), "no feature was given; examples must hold at least one array")
+    rows = len(client_column)
+    check(rows > 0, "the data has no examples; at least one is needed")
+    for name, column in {**arrays, "domains": domain_column}.items():
+        check(
+            column.ndim > 0 and len(column) == rows,
+            f"{name!r} has shape {column.shape}, but there are {rows} client values;"
+            " all must have one row an example",
+        )
+    domain, names = _domain_ids(domain_column, domain_names)
+    client_ids, owner, sizes = np.unique(client_column, return_inverse=True, return_counts=True)
+    order = np.argsort(owner, kind="stable")
+    return FederatedData(
+        examples={name: array[order] for name, array in arrays.items()},
+        domain=domain[order],
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        client_ids=client_ids,
+        domains=names,
+    )
+
+
+def only_domain(data: FederatedData, name: str) -> FederatedData:
+    """The part of `data` in one domain: clients without an example of it are gone."""
+    keep = np.flatnonzero(data.domain == data.domain_index(name))
+    check(len(keep) > 0, f"domain {name!r} has no example; nothing to train on")
+    owner = np.searchsorted(data.offsets, keep, side="right") - 1
+    clients, sizes = np.unique(owner, return_counts=True)
+    return data._replace(
+        examples={key: array[keep] for key, array in data.examples.items()},
+        domain=data.domain[keep],
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        client_ids=[data.client_ids[k] for k in clients],
+    )
+
+
+def _domain_ids(
+    column: np.ndarray, names: Sequence[str] | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    if np.issubdtype(column.dtype, np.integer):
+        if names is None:
+            names = [str(i) for i in range(int(column.max()) + 1)]
+        bad = np.flatnonzero((column < 0) | (column >= len(names)))
+        known, place = f"0 to {len(names) - 1}", column
+    else:
+        column = column.astype(str)
+        names = sorted(set(column.tolist())) if names is None else names
+        number = {name: i for i, name in enumerate(names)}
+        place, known = np.array([number.get(name, -1) for name in column.tolist()]), ", ".join(names)
+        bad = np.flatnonzero(place < 0)
+    if len(bad):
+        raise BadInput(f"example {bad[0]} has unknown domain {column[bad[0]]!r}; known: {known}")
+    return place.astype(np.int32), tuple(names)

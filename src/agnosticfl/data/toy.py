@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Points in R around five centres: the paper's toy regression (appendix B)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from agnosticfl.data.federated import FederatedData, from_arrays
+from agnosticfl.errors import check
+
+
+def toy(
+    centres: Sequence[float],
+    points: Sequence[int],
+    clients: int = 50,
+    spread: float = 0.3,
+    seed: int = 0,
+) -> tuple[FederatedData, FederatedData]:
+    """Train and test points, spread over the clients at random.
+
+    The points of domain i have mean `centres[i]` and standard deviation `spread` exactly. With the
+    same variance in all domains, the mean of (x − w)² over a domain is (c_i − w)² plus a constant,
+    so min over w of the largest of them is the middle between the two extreme centres.
+    """
+    check(
+        len(centres) == len(points) and min(points, default=0) >= 2,
+        f"toy data needs at least 2 points for each centre; got {list(points)} for {list(centres)}",
+    )
+    rng = np.random.default_rng([seed, 20210])
+    return tuple(_split(rng, centres, points, clients, spread) for _ in ("train", "test"))  # type: ignore[return-value]
+
+
+def _split(
+    rng: np.random.Generator,
+    centres: Sequence[float],
+    points: Sequence[int],
+    clients: int,
+    spread: float,
+) -> FederatedData:
+    x: list[np.ndarray] = []
+    for centre, number in zip(centres, points, strict=True):
+        noise = rng.standard_normal(number)
+        x.append(centre + spread * (noise - noise.mean()) / noise.std())
+    return from_arrays(
+        {"x": np.concatenate(x).astype(np.float32)},
+        clients=rng.integers(clients, size=sum(points)),
+        domains=np.repeat(np.arange(len(points)), points),
+        domain_names=[f"centre {centre:g}" for centre in centres],
+    )

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One compiled computation a round: all clients padded to the longest, side by side.
+
+Good for small models and clients of similar size: memory is clients × |W|, and every client costs
+what the longest one does.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from agnosticfl.client import Batch, ClientSum, ClientWork, client_sum
+from agnosticfl.data.federated import FederatedData
+from agnosticfl.engine.seam import Engine, client_key
+from agnosticfl.model import Params
+from agnosticfl.sampling import Sampler, example_order
+
+
+class PaddedCohort(NamedTuple):
+    batches: Batch  # [clients, steps, B, ...]
+    clients: np.ndarray  # C_t
+    round: np.ndarray  # t
+
+
+def padded(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -> Engine:
+    """An engine whose cohorts all have one shape, so that a round is compiled once."""
+    longest = max(int(data.sizes.max()), 1)
+    steps = -(-longest // work.batch_size)
+
+    def cohort(t: int) -> PaddedCohort:
+        clients = sampler(t)
+        sizes = data.sizes[clients]
+        length = steps * work.batch_size
+        order = example_order(seed, t, clients, sizes, length)
+        # Filling repeats a real example (of anyone, if the client has none): a model that cannot
+        # take zeros is never given any. Its mask keeps it out of every sum.
+        first = np.minimum(data.offsets[clients], data.num_examples - 1)
+        rows = (first[:, None] + order).reshape(len(clients), steps, work.batch_size)
+        mask = (np.arange(length) < sizes[:, None]).reshape(rows.shape)
+        batches = Batch(
+            {name: array[rows] for name, array in data.examples.items()},
+            data.domain[rows],
+            mask.astype(np.float32),
+        )
+        return PaddedCohort(batches, clients.astype(np.int32), np.int32(t))
+
+    def sum_over_clients(params: Params, alpha: Array, cohort: PaddedCohort) -> ClientSum:
+        def one_client(batches: Batch, client: Array) -> ClientSum:
+            key = client_key(seed, cohort.round, client)
+            return client_sum(work, params, alpha, batches, key)
+
+        sums = jax.vmap(one_client)(cohort.batches, cohort.clients)
+        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), sums)
+
+    return Engine(cohort, sum_over_clients)

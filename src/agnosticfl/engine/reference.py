@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference: one client after another, one batch after another, nothing padded or masked.
+
+Slow and obviously right. Every other engine must give the same `ClientSum`.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from agnosticfl.client import (
+    Batch,
+    ClientSum,
+    ClientWork,
+    client_weight,
+    contribution,
+    domain_count,
+    domain_loss,
+    local_step,
+    step_key,
+)
+from agnosticfl.data.federated import FederatedData
+from agnosticfl.engine.seam import Engine, client_key
+from agnosticfl.model import Params
+from agnosticfl.sampling import Sampler, example_order
+
+
+class Cohort(NamedTuple):
+    round: int
+    clients: np.ndarray  # C_t
+
+
+def reference(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -> Engine:
+    """An engine that follows procedure CLIENT of Algorithm 1 step by step."""
+    p = work.num_domains
+    step = jax.jit(local_step, static_argnums=0)
+
+    def batch_of(rows: np.ndarray) -> Batch:
+        examples = {name: jnp.asarray(array[rows]) for name, array in data.examples.items()}
+        return Batch(examples, jnp.asarray(data.domain[rows]), jnp.ones(len(rows)))
+
+    def one_client(params: Params, alpha: Array, t: int, client: int) -> ClientSum:
+        size = int(data.sizes[client])
+        order = example_order(seed, t, np.array([client]), np.array([size]), size)[0]
+        rows = data.offsets[client] + order
+        everything = batch_of(rows)
+        count = domain_count(everything, p)
+        loss = domain_loss(work.model, params, everything, p)
+        beta = client_weight(alpha, count)
+        batches = [
+            batch_of(rows[start : start + work.batch_size])
+            for start in range(0, size, work.batch_size)
+        ]
+        trained, opt_state = params, work.optimizer.init(params)
+        key = client_key(seed, t, client)
+        for epoch in range(work.epochs):
+            for number, batch in enumerate(batches):
+                k = step_key(key, epoch, number)
+                trained, opt_state = step(work, trained, opt_state, batch, alpha, beta, k)
+        return contribution(params, trained, beta, loss, count)
+
+    def sum_over_clients(params: Params, alpha: Array, cohort: Cohort) -> ClientSum:
+        sums = [one_client(params, alpha, cohort.round, int(k)) for k in cohort.clients]
+        return jax.tree.map(lambda *leaves: sum(leaves[1:], start=leaves[0]), *sums)
+
+    return Engine(
+        cohort=lambda t: Cohort(t, sampler(t)),
+        sum_over_clients=sum_over_clients,
+        compile=lambda round: round,
+    )

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one exception that users see: bad input, said in one line."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+
+class BadInput(ValueError):
+    """A value from the user that cannot be used.
+
+    The message is one line that names the value, the place and what is allowed. The command-line
+    program prints it and exits with status 2.
+    """
+
+
+def check(condition: bool, message: str) -> None:
+    """Raises `BadInput(message)` unless `condition` holds."""
+    if not condition:
+        raise BadInput(message)
+
+
+def choose(name: str, allowed: Iterable[str], what: str) -> str:
+    """Returns `name` if it is one of `allowed`; otherwise says what is, nearest first."""
+    allowed = list(allowed)
+    if name in allowed:
+        return name
+    near = difflib.get_close_matches(name, allowed, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise BadInput(f"unknown {what} {name!r}{hint} (allowed: {', '.join(allowed)})")
+
+
+def call_with_options(
+    function: Callable[..., Any], options: Mapping[str, Any], what: str, *given: Any
+) -> Any:
+    """Calls `function(*given, **options)`, refusing options it does not have or lacks."""
+    parameters = list(inspect.signature(function).parameters.values())[len(given) :]
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    for name in options:
+        choose(name, names, f"option of {what}")
+    for p in parameters:
+        needed = p.name in names and p.default is inspect.Parameter.empty
+        check(not needed or p.name in options, f"{what} needs the option {p.name!r}")
+    return function(*given, **options)

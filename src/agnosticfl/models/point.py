@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One number w, with loss (x − w)²: the paper's toy regression."""
+
+import jax.numpy as jnp
+
+from agnosticfl.model import Model, from_functions
+
+
+def point(start: float = 0.0) -> Model:
+    """Starts at w_0 = `start`."""
+    return from_functions(
+        init=lambda _: {"w": jnp.float32(start)},
+        per_example_loss=lambda params, examples: jnp.square(examples["x"] - params["w"]),
+    )

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic on pytrees of arrays, and the one safe division of the program."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+SMALLEST = float(jnp.finfo(jnp.float32).tiny)  # below this a float32 has lost its precision
+
+
+def divide(numerator: Array, denominator: Array) -> Array:
+    """numerator / denominator, and 0 where the denominator is 0 (or too small to divide by)."""
+    usable = denominator > SMALLEST
+    return jnp.where(usable, numerator / jnp.where(usable, denominator, 1), 0)
+
+
+def scale(factor: Array, tree: Any) -> Any:
+    """factor · tree."""
+    return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, tree)
+
+
+def subtract(a: Any, b: Any) -> Any:
+    """a − b."""
+    return jax.tree.map(jnp.subtract, a, b)
+
+
+def select(condition: Array, yes: Any, no: Any) -> Any:
+    """`yes` where the scalar `condition` holds, else `no`."""
+    return jax.tree.map(lambda y, n: jnp.where(condition, y, n), yes, no)
+
+
+def all_finite(tree: Any) -> Array:
+    """True if no leaf holds an infinity or a NaN."""
+    return jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]).all()
+
+
+def norm(tree: Any) -> Array:
+    """Euclidean norm of all numbers of `tree` together."""
+    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)]
+    return jnp.sqrt(jnp.sum(jnp.array(squares)))
+
+
+def num_bytes(tree: Any) -> int:
+    """Bytes of all leaves, as they would be sent."""
+    return sum(int(leaf.size) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def size(tree: Any) -> int:
+    """How many numbers `tree` holds (|W| for parameters)."""
+    return sum(int(leaf.size) for leaf in jax.tree.leaves(tree))
