@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax import Array
 
@@ -52,8 +53,9 @@ class Algorithm(NamedTuple):
     """A federated algorithm: `state = init()`, then `round(state, cohort(t))` for t = 1, 2, …"""
 
     init: Callable[[], ServerState]
-    cohort: Callable[[int], Any]
+    cohort: Callable[[int], Any]  # t -> what the clients of C_t bring to round t
     round: Callable[[ServerState, Any], tuple[ServerState, RoundInfo]]
+    clients_per_round: int  # c
 
 
 def agnostic_round(
@@ -66,7 +68,7 @@ def agnostic_round(
     def round(state: ServerState, cohort: Any) -> tuple[ServerState, RoundInfo]:
         alpha = domain_scaling(state.domain_weights, state.window.mean)  # α = λ / mean_r N
         total = sum_over_clients(state.params, alpha, cohort)  # Σ_k (β^k Δ^k, β^k, L^k, N^k)
-        mean_of = tree.divide(jax.numpy.ones_like(total.beta), total.beta)
+        mean_of = tree.divide(jnp.ones_like(total.beta), total.beta)
         delta = tree.scale(mean_of, total.weighted_delta)  # Σ_k β^k Δ^k / Σ_k β^k
         params, opt_state, taken = server_step(server_optimizer, delta, total.beta, state)  # w_t
         loss = mean_domain_loss(total.domain_loss, total.domain_count)  # L = Σ_k L^k / N_t
@@ -144,7 +146,7 @@ def agnostic_fedavg(
         )
 
     round = agnostic_round(seam.sum_over_clients, server_optimizer, weight_rule)
-    return Algorithm(init, seam.cohort, seam.compile(round))
+    return Algorithm(init, seam.cohort, seam.compile(round), clients_per_round)
 
 
 def fedavg(model: Model, data: FederatedData, **options: Any) -> Algorithm:
@@ -153,20 +155,16 @@ def fedavg(model: Model, data: FederatedData, **options: Any) -> Algorithm:
     λ follows the counts, so α is one constant, and with `batch` normalisation a local step is plain
     gradient descent on the batch's mean loss.
     """
-    options = {"normalisation": "batch", **options, "weight_rule": proportional()}
-    return agnostic_fedavg(model, data, **options)
+    defaults = {"normalisation": "batch", "weight_rule": proportional()}
+    return agnostic_fedavg(model, data, **{**defaults, **options})
 
 
 def fedavg_target(model: Model, data: FederatedData, target: str, **options: Any) -> Algorithm:
     """FedAvg (target-only): trains on the examples of one domain, of the clients that have any."""
     part = only_domain(data, target)
-    weights = [float(name == target) for name in data.domains]
-    clients = min(options.pop("clients_per_round"), part.num_clients)
-    return agnostic_fedavg(
-        model,
-        part,
-        **{"normalisation": "batch", **options},
-        clients_per_round=clients,
-        weight_rule=fixed(),
-        init_domain_weights=weights,
-    )
+    defaults = {"normalisation": "batch", "weight_rule": fixed()}
+    settings = {
+        "clients_per_round": min(options["clients_per_round"], part.num_clients),
+        "init_domain_weights": [float(name == target) for name in data.domains],
+    }
+    return agnostic_fedavg(model, part, **{**defaults, **options, **settings})

@@ -95,3 +95,11 @@ def check_domain_weights(weights: Sequence[float] | np.ndarray, num_domains: int
     total = float(array.sum())
     check(abs(total - 1) < 1e-4, f"domain weights sum to {total:.6g}; they must sum to 1")
     return (array / total).astype(np.float32)
+
+
+# What a task's [weight_rule] can name.
+RULES: dict[str, Callable[..., WeightRule]] = {
+    "exponentiated_gradient": exponentiated_gradient,
+    "proportional": proportional,
+    "fixed": fixed,
+}

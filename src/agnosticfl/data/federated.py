@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agnosticfl.errors import BadInput, check
+from agnosticfl.errors import BadInput, check, choose
 
 
 class FederatedData(NamedTuple):
@@ -41,9 +41,7 @@ class FederatedData(NamedTuple):
 
     def domain_index(self, name: str) -> int:
         """The number i of the domain called `name`."""
-        if name not in self.domains:
-            raise BadInput(f"{name!r} is no domain of this data; domains: {', '.join(self.domains)}")
-        return self.domains.index(name)
+        return self.domains.index(choose(name, self.domains, "domain"))
 
 
 def from_arrays(
@@ -110,7 +108,8 @@ def _domain_ids(
         column = column.astype(str)
         names = sorted(set(column.tolist())) if names is None else names
         number = {name: i for i, name in enumerate(names)}
-        place, known = np.array([number.get(name, -1) for name in column.tolist()]), ", ".join(names)
+        place = np.array([number.get(name, -1) for name in column.tolist()])
+        known = ", ".join(names)
         bad = np.flatnonzero(place < 0)
     if len(bad):
         raise BadInput(f"example {bad[0]} has unknown domain {column[bad[0]]!r}; known: {known}")

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the names in a configuration to the things they name."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import optax
+
+from agnosticfl.algorithm import Algorithm, agnostic_fedavg, fedavg_target
+from agnosticfl.config import Config, Table
+from agnosticfl.data import SOURCES, FederatedData
+from agnosticfl.engine import ENGINES
+from agnosticfl.errors import call_with_options, check, choose
+from agnosticfl.model import Model
+from agnosticfl.models import MODELS
+from agnosticfl.weights import RULES
+
+
+class Parts(NamedTuple):
+    """What a configuration names, built."""
+
+    model: Model
+    train: FederatedData
+    test: FederatedData
+    algorithm: Algorithm
+
+
+def build(config: Config) -> Parts:
+    """Builds data, model and algorithm; every value that is not allowed is refused here."""
+    train, test = build_named(config.data, SOURCES, "data")
+    model = build_named(config.model, MODELS, "model")
+    make = agnostic_fedavg
+    if config.target is not None:
+        make = functools.partial(fedavg_target, target=config.target)
+    algorithm = make(
+        model,
+        train,
+        clients_per_round=config.clients_per_round,
+        batch_size=config.batch_size,
+        client_optimizer=build_optimizer(config.client_optimizer, "client_optimizer"),
+        server_optimizer=build_optimizer(config.server_optimizer, "server_optimizer"),
+        weight_rule=build_named(config.weight_rule, RULES, "weight_rule"),
+        window_size=config.window_size,
+        epochs=config.epochs,
+        normalisation=config.normalisation,
+        init_domain_weights=config.init_domain_weights,
+        seed=config.seed,
+        engine=ENGINES[choose(config.engine, ENGINES, "engine")],
+    )
+    return Parts(model, train, test, algorithm)
+
+
+def build_named(table: Table, registry: Mapping[str, Callable[..., Any]], where: str) -> Any:
+    """Calls the entry of `registry` that `table` names, with the table's other keys."""
+    options = dict(table)
+    name = options.pop("name", None)
+    check(isinstance(name, str), f"[{where}] needs a name (allowed: {', '.join(registry)})")
+    choose(str(name), registry, where)
+    return call_with_options(registry[str(name)], options, f"{where} {name!r}")
+
+
+def build_optimizer(table: Table, where: str) -> optax.GradientTransformation:
+    """Any Optax optimizer with a learning rate, by its name."""
+    optimizers = {
+        name: function
+        for name, function in inspect.getmembers(optax, inspect.isfunction)
+        if "learning_rate" in inspect.signature(function).parameters
+    }
+    return build_named(table, optimizers, where)

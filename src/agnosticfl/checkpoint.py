@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of the server state: Orbax arrays under a manifest of checksums.
+
+    checkpoints/00000100/state/…        written by Orbax (no pickle)
+    checkpoints/00000100/manifest.json  SHA-256 of every file of state/
+
+A checkpoint is written beside its place and renamed, so it is there whole or not at all; one that
+was damaged later does not fit its manifest, and the one before it is used.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from agnosticfl.files import read_json, sync_directory, write_json
+from agnosticfl.server import ServerState
+
+KEPT = 3  # the newest ones; the others are deleted
+
+
+def save(folder: Path, state: ServerState) -> None:
+    """Saves `state` as the checkpoint of its round and forgets all but the newest `KEPT`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{int(state.round):08d}"
+    temporary, place = folder / f".{name}.tmp", folder / name
+    for leftover in (*folder.glob(".*.tmp"), place):
+        shutil.rmtree(leftover, ignore_errors=True)
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        target = (temporary / "state").resolve()  # Orbax wants it absolute
+        checkpointer.save(target, args=ocp.args.StandardSave(state._asdict()))
+    write_json(temporary / "manifest.json", _checksums(temporary / "state"))
+    temporary.rename(place)
+    sync_directory(folder)
+    for old in _rounds(folder)[:-KEPT]:
+        shutil.rmtree(old)
+
+
+def restore(folder: Path, like: ServerState, say: Callable[[str], Any]) -> ServerState | None:
+    """The newest checkpoint that is whole, or None. `say` is told of each that is not.
+
+    Args:
+      like: a state of the same shapes and types.
+    """
+    for place in reversed(_rounds(folder)):
+        try:
+            damage = _damage(place)
+            if damage is None:
+                return _read(place, like)
+        except Exception as error:  # Orbax raises what its storage raises
+            damage = f"{type(error).__name__}: {error}".splitlines()[0]
+        say(f"checkpoint {place.name} is damaged ({damage}); going back to the one before")
+    return None
+
+
+def _read(place: Path, like: ServerState) -> ServerState:
+    shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, like._asdict())
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        path = (place / "state").resolve()
+        return ServerState(**checkpointer.restore(path, args=ocp.args.StandardRestore(shapes)))
+
+
+def _rounds(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.glob("[0-9]*") if p.is_dir()) if folder.is_dir() else []
+
+
+def _damage(place: Path) -> str | None:
+    if not (place / "manifest.json").is_file():
+        return "no manifest"
+    expected, found = read_json(place / "manifest.json"), _checksums(place / "state")
+    wrong = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
+    return f"{wrong[0]} does not match its checksum" if wrong else None
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }

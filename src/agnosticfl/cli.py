@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command-line program. It assembles only; imports that take time wait for their command."""
+
+import functools
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agnosticfl import __version__
+from agnosticfl.errors import BadInput, check
+
+app = typer.Typer(
+    name="agnosticfl",
+    help="Agnostic federated learning: one model that serves every domain.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Task = Annotated[str, typer.Argument(help="A task's name (see `tasks`) or a TOML file.")]
+Rounds = Annotated[int | None, typer.Option(help="Rounds, if not as many as the task says.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Changes a key of the task; may be repeated."),
+]
+Target = Annotated[str | None, typer.Option(help="Domain of FedAvg (target-only).")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")]
+Out = Annotated[Path | None, typer.Option(help="Folder to write to; below runs/ by default.")]
+
+
+@app.command()
+def run(
+    task: Task,
+    algorithm: Annotated[str, typer.Option(help="afa, fedavg or fedavg-target.")] = "afa",
+    target: Target = None,
+    rounds: Rounds = None,
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+    out: Out = None,
+    sets: Sets = None,
+    resume: Resume = False,
+) -> None:
+    """Train once and write a run folder."""
+    from agnosticfl import config as configs
+    from agnosticfl import experiment, report
+    from agnosticfl.console import messages, print_report, stop_on_signals, watch
+
+    config = configs.resolve(task, algorithm, target, seed, rounds, sets or ())
+    for setting in sets or ():
+        check(
+            configs.has_effect(config, setting), f"--set {setting} has no effect on {algorithm!r}"
+        )
+    folder = out or Path("runs") / f"{config.task}-{algorithm}-seed{seed}"
+    with stop_on_signals() as should_stop, watch(config) as on_round:
+        experiment.run(
+            config, folder, resume=resume, on_round=on_round, say=messages, should_stop=should_stop
+        )
+    print_report(report.write_report([folder], folder), folder)
+
+
+@app.command()
+def compare(
+    task: Task,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.")] = 3,
+    target: Target = None,
+    rounds: Rounds = None,
+    out: Out = None,
+    sets: Sets = None,
+    resume: Resume = False,
+) -> None:
+    """Run FedAvg (uniform), FedAvg (target-only) and AFA, and print the paper's table."""
+    from agnosticfl import compare as comparison
+    from agnosticfl import report
+    from agnosticfl.console import print_report, stop_on_signals, watched_run
+
+    folder = out or Path("runs") / f"compare-{Path(task).stem}"
+    with stop_on_signals() as should_stop:
+        comparison.compare(
+            task,
+            folder,
+            functools.partial(watched_run, resume=resume, should_stop=should_stop),
+            seeds=seeds,
+            target=target,
+            rounds=rounds,
+            sets=sets or (),
+        )
+    print_report(report.write_report([folder], folder), folder)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; the first folder if not given.")
+    ] = None,
+) -> None:
+    """Make the table, the plots and the page again from run folders."""
+    from agnosticfl import report as reports
+    from agnosticfl.console import print_report
+
+    place = out or folders[0]
+    print_report(reports.write_report(folders, place), place)
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks."""
+    from agnosticfl.config import task_description, task_names
+
+    for name in task_names():
+        typer.echo(f"{name:16} {task_description(name)}")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"agnosticfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+def main() -> None:
+    """Runs the program. Bad input ends in one line and status 2, a stopped run in status 130."""
+    try:
+        app()
+    except BadInput as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)

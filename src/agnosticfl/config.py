@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a task's TOML and the command line to one resolved, checked configuration of a run."""
+
+import dataclasses
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agnosticfl.errors import BadInput, check, choose
+
+Table = dict[str, Any]
+
+
+class AlgorithmEntry(NamedTuple):
+    """An algorithm that the command line knows."""
+
+    title: str  # as the paper's tables print it; {target} is the target domain
+    settings: Table  # what makes it this algorithm; stronger than the task's own
+    takes_target: bool = False
+
+
+ALGORITHMS: dict[str, AlgorithmEntry] = {
+    "fedavg": AlgorithmEntry(
+        "FedAvg (uniform)", {"normalisation": "batch", "weight_rule": {"name": "proportional"}}
+    ),
+    "fedavg-target": AlgorithmEntry(
+        "FedAvg ({target})", {"normalisation": "batch", "weight_rule": {"name": "fixed"}}, True
+    ),
+    "afa": AlgorithmEntry("AFA", {}),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """All that a run's result depends on. A run folder holds it as `config.json`."""
+
+    task: str
+    data: Table  # {name, options of that source}
+    model: Table  # {name, options of that model}
+    client_optimizer: Table  # {name of an Optax optimizer, learning_rate (γ_w), its options}
+    rounds: int  # T
+    clients_per_round: int  # c
+    batch_size: int  # B
+    algorithm: str = "afa"
+    target: str | None = None  # fedavg-target: the domain to train on
+    seed: int = 0
+    epochs: int = 1  # E
+    normalisation: str = "client"
+    server_optimizer: Table = dataclasses.field(
+        default_factory=lambda: {"name": "sgd", "learning_rate": 1.0}
+    )
+    weight_rule: Table = dataclasses.field(
+        default_factory=lambda: {"name": "exponentiated_gradient", "learning_rate": 0.01}
+    )
+    window_size: int = 1  # r
+    init_domain_weights: list[float] | None = None  # λ_0; uniform if not given
+    engine: str = "padded"
+    evaluation_batch_size: int = 512
+    checkpoint_every: int = 100  # rounds
+
+
+def task_names() -> list[str]:
+    """The built-in tasks."""
+    names = [file.name for file in (resources.files("agnosticfl") / "tasks").iterdir()]
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+
+
+def task_text(name: str) -> str:
+    """The TOML of a built-in task, or of a file if `name` is the path of one."""
+    if name.endswith(".toml"):
+        path = Path(name)
+        check(path.is_file(), f"task file {name!r} does not exist")
+        return path.read_text(encoding="utf-8")
+    choose(name, task_names(), "task")
+    return (resources.files("agnosticfl") / "tasks" / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def task_description(name: str) -> str:
+    """The first comment of a task."""
+    lines = task_text(name).splitlines()
+    end = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return " ".join(line.lstrip("# ").rstrip() for line in lines[:end])
+
+
+def resolve(
+    task: str,
+    algorithm: str = "afa",
+    target: str | None = None,
+    seed: int = 0,
+    rounds: int | None = None,
+    sets: Sequence[str] = (),
+) -> Config:
+    """The configuration of one run.
+
+    Weakest first: defaults of `Config`, the task, what makes the algorithm what it is, the task's
+    `[algorithms.NAME]`. `sets` are `key=value` with dotted keys, and change the task itself.
+    """
+    entry = ALGORITHMS[choose(algorithm, ALGORITHMS, "algorithm")]
+    needs = "needs --target DOMAIN" if entry.takes_target else "takes no --target"
+    check((target is not None) == entry.takes_target, f"algorithm {algorithm!r} {needs}")
+    try:
+        table = tomllib.loads(task_text(task))
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"task {task!r} is not valid TOML: {error}") from None
+    for key, value in map(parse_set, sets):
+        _put(table, key, value)
+    own: Table = table.pop("algorithms", {})
+    for name in own:
+        choose(name, ALGORITHMS, f"algorithm in [algorithms] of task {task!r}")
+    named = {"task": Path(task).stem, "algorithm": algorithm, "target": target, "seed": seed}
+    if rounds is not None:
+        named["rounds"] = rounds
+    for key in ("task", "algorithm", "target", "seed"):
+        check(key not in table, f"{key!r} cannot be set here; it is an option of the command")
+    return _config({**table, **entry.settings, **own.get(algorithm, {}), **named}, f"task {task!r}")
+
+
+def parse_set(text: str) -> tuple[str, Any]:
+    """`a.b=1` as ("a.b", 1). The value is TOML; what is no TOML is a string."""
+    key, sign, value = text.partition("=")
+    check(bool(sign and key.strip()), f"--set {text!r} is not of the form key=value")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def has_effect(config: Config, setting: str) -> bool:
+    """Whether the run will use this `key=value` (FedAvg, say, has a weight rule of its own)."""
+    key, value = parse_set(setting)
+    key = key.removeprefix(f"algorithms.{config.algorithm}.")
+    node: Any = dataclasses.asdict(config)
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, dict) else None
+    return node == value
+
+
+def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """One line about the first setting in which two configurations differ."""
+    for key in [*new, *(k for k in old if k not in new)]:
+        if old.get(key) != new.get(key):
+            return f"{key} was {json.dumps(old.get(key))} and is now {json.dumps(new.get(key))}"
+    return None
+
+
+def title(config: Config) -> str:
+    """The algorithm as a table prints it."""
+    return ALGORITHMS[config.algorithm].title.format(target=config.target)
+
+
+def _config(values: Table, where: str) -> Config:
+    hints = typing.get_type_hints(Config)
+    for key, value in values.items():
+        choose(key, hints, f"key in {where}:")
+        check(
+            _fits(value, hints[key]),
+            f"{key} is {value!r} in {where}; it must be {_type_name(hints[key])}",
+        )
+    for field in dataclasses.fields(Config):
+        no_default = field.default is field.default_factory is dataclasses.MISSING
+        check(field.name in values or not no_default, f"{where} lacks the key {field.name!r}")
+    config = Config(**values)
+    for key in ("rounds", "checkpoint_every"):
+        value = getattr(config, key)
+        check(value >= 1, f"{key} is {value} in {where}; it must be at least 1")
+    return config
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if isinstance(hint, types.UnionType):
+        return any(_fits(value, h) for h in hint.__args__)
+    if typing.get_origin(hint) is list:
+        return isinstance(value, list) and all(_fits(v, hint.__args__[0]) for v in value)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, typing.get_origin(hint) or hint)
+
+
+def _type_name(hint: Any) -> str:
+    names = {int: "a whole number", float: "a number", str: "a string", dict: "a table"}
+    names |= {list: "a list of numbers", types.NoneType: "left out"}
+    parts = hint.__args__ if isinstance(hint, types.UnionType) else [hint]
+    return " or ".join(names[typing.get_origin(part) or part] for part in parts)
+
+
+def _put(table: Table, dotted: str, value: Any) -> None:
+    *path, last = dotted.split(".")
+    for part in path:
+        table = table.setdefault(part, {})
+        check(isinstance(table, dict), f"--set {dotted}: {part!r} is not a table")
+    table[last] = value

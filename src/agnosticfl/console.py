@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person at a terminal sees of a run, and how she stops it."""
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from agnosticfl.config import Config, title
+from agnosticfl.experiment import Stopped, run
+from agnosticfl.report import Comparison, grids, terminal
+from agnosticfl.tracking import Record
+
+PLAIN_SECONDS = 10.0  # between two lines where there is no terminal to draw a bar on
+
+
+def messages(text: str) -> None:
+    """To the user, beside the results."""
+    typer.echo(text, err=True)
+
+
+def print_report(comparison: Comparison, folder: Path) -> None:
+    """The tables, and where the rest is."""
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for grid in grids(comparison):
+        console.print(terminal(grid))
+    console.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False)
+
+
+def watched_run(
+    config: Config, folder: Path, *, resume: bool, should_stop: Callable[[], bool]
+) -> dict[str, Any]:
+    """A run with its progress shown."""
+    with watch(config) as on_round:
+        return run(
+            config, folder, resume=resume, on_round=on_round, say=messages, should_stop=should_stop
+        )
+
+
+@contextlib.contextmanager
+def watch(config: Config) -> Iterator[Callable[[Record], None]]:
+    """Shows rounds, rounds/s, the worst domain's loss and λ while the block runs."""
+    name = f"{config.task} {title(config)} seed {config.seed}"
+    console = Console(stderr=True)
+    started = time.monotonic()
+    shown = started
+    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn())
+    columns = (*columns, TimeRemainingColumn(), TextColumn("{task.fields[state]}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(name, total=config.rounds, state="compiling")
+        first: int | None = None
+
+        def on_round(record: Record) -> None:
+            nonlocal first, shown
+            first = record["round"] if first is None else first
+            now = time.monotonic()
+            rate = (record["round"] - first) / max(now - started, 1e-9)
+            state = f"{rate:.1f} rounds/s  {_state(record)}"
+            progress.update(bar, completed=record["round"], state=state)
+            if not console.is_terminal and now - shown > PLAIN_SECONDS:
+                messages(f"{name}: round {record['round']} of {config.rounds}  {state}")
+                shown = now
+
+        yield on_round
+
+
+def _state(record: Record) -> str:
+    losses = [loss for loss in record["loss"] if loss is not None]
+    weights = " ".join(f"{w:.2f}" for w in record["domain_weights"][:6])
+    left_out = f"  {record['left_out']} clients left out" if record["left_out"] else ""
+    return f"worst loss {max(losses, default=float('nan')):.4g}  λ {weights}{left_out}"
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C or SIGTERM asks the run to stop after this round; a second one stops it at once."""
+    asked = False
+
+    def ask(number: int, _: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(number, signal.default_int_handler)
+        messages("stopping after this round; its state will be saved")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    except Stopped as stopped:
+        messages(f"{stopped}; add --resume to the same command to go on")
+        raise typer.Exit(130) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

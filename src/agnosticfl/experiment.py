@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run: task + algorithm + seed -> a run folder that survives a crash.
+
+config.json    the resolved configuration      metrics.jsonl  a line a round
+checkpoints/   the server state                tensorboard/   the same, as events
+summary.json   what came out; there only when the run is complete
+"""
+
+import dataclasses
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from agnosticfl import __version__, checkpoint, ledger, tree
+from agnosticfl.algorithm import RoundInfo
+from agnosticfl.build import Parts, build
+from agnosticfl.config import Config, first_difference
+from agnosticfl.errors import check
+from agnosticfl.evaluate import evaluator, worst_domain
+from agnosticfl.files import read_json, write_json
+from agnosticfl.server import ServerState
+from agnosticfl.tracking import Record, Tracker, read_records
+
+SMALL = 16  # a model of at most so many numbers is written down whole, every round
+
+
+class Stopped(Exception):
+    """The run was asked to stop; its state is in a checkpoint."""
+
+
+def run(
+    config: Config,
+    out: Path,
+    *,
+    resume: bool = False,
+    on_round: Callable[[Record], Any] = lambda _: None,
+    say: Callable[[str], Any] = lambda _: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Runs `config` in the folder `out` and returns its summary.
+
+    Args:
+      resume: go on from the newest checkpoint in `out`, if there is one. The result has the same
+        bits as a run that was never interrupted.
+      on_round: gets the record of each round (and, on a resume, nothing of earlier rounds).
+      say: gets messages for the user.
+      should_stop: asked after each round; if true, the state is saved and `Stopped` raised.
+    """
+    parts = build(config)
+    state = parts.algorithm.init()
+    _open_folder(config, out, resume)
+    if (out / "summary.json").exists():
+        say(f"{out} is complete already")
+        return read_json(out / "summary.json")
+    if resume:
+        state = checkpoint.restore(out / "checkpoints", state, say) or state
+    tracker = Tracker(out, parts.train.domains, after_round=int(state.round))
+    try:
+        for latest, record in _rounds(config, parts, state):
+            state = latest
+            tracker.write(record)
+            on_round(record)
+            done, stop = record["round"] == config.rounds, should_stop()
+            if done or stop or record["round"] % config.checkpoint_every == 0:
+                tracker.flush()
+                checkpoint.save(out / "checkpoints", state)
+            if stop and not done:
+                raise Stopped(f"stopped after round {record['round']} of {config.rounds}")
+    finally:
+        tracker.close()
+    summary = _summary(config, parts, state, read_records(out))
+    write_json(out / "summary.json", summary)
+    return summary
+
+
+def _open_folder(config: Config, out: Path, resume: bool) -> None:
+    """Makes the folder, or makes sure that what is in it belongs to this configuration."""
+    new = dataclasses.asdict(config)
+    if (out / "config.json").exists():
+        check(resume, f"{out} holds a run already; go on with --resume or choose another --out")
+        difference = first_difference(read_json(out / "config.json"), new)
+        check(difference is None, f"{out} holds a run of another configuration: {difference}")
+        return
+    check(
+        not out.exists() or (out.is_dir() and not any(out.iterdir())),
+        f"{out} exists and holds no run; choose another --out",
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "config.json", new)
+
+
+def _rounds(
+    config: Config, parts: Parts, state: ServerState
+) -> Iterator[tuple[ServerState, Record]]:
+    cost = ledger.bytes_per_client(state)
+    clients = parts.algorithm.clients_per_round
+    for t in range(int(state.round) + 1, config.rounds + 1):
+        started = time.perf_counter()
+        state, info = parts.algorithm.round(state, parts.algorithm.cohort(t))
+        info = jax.device_get(info)
+        yield (
+            state,
+            {
+                "round": t,
+                **_numbers(info),
+                "bytes_down": clients * cost.down,
+                "bytes_up": clients * cost.up,
+                "seconds": time.perf_counter() - started,
+                "time": time.time(),
+                **_small_params(state),
+            },
+        )
+
+
+def _numbers(info: RoundInfo) -> Record:
+    present = info.domain_count > 0
+    return {
+        "domain_weights": info.domain_weights.tolist(),
+        "alpha": info.alpha.tolist(),
+        "loss": np.where(present, info.mean_domain_loss, None).tolist(),
+        "count": info.domain_count.tolist(),
+        "beta": float(info.beta),
+        "update_norm": float(info.update_norm),
+        "left_out": int(info.left_out),
+        "step_taken": bool(info.step_taken),
+    }
+
+
+def _small_params(state: ServerState) -> Record:
+    if tree.size(state.params) > SMALL:
+        return {}
+    return {"params": [float(v) for leaf in jax.tree.leaves(state.params) for v in np.ravel(leaf)]}
+
+
+def _summary(
+    config: Config, parts: Parts, state: ServerState, records: list[dict[str, Any]]
+) -> dict[str, Any]:
+    results = evaluator(parts.model, parts.test, config.evaluation_batch_size)(state.params)
+    worst = worst_domain(results)
+    last = records[-1]
+    return {
+        "task": config.task,
+        "algorithm": config.algorithm,
+        "target": config.target,
+        "seed": config.seed,
+        "rounds": config.rounds,
+        "domains": list(parts.train.domains),
+        "domain_weights": last["domain_weights"],
+        "test": results,
+        "worst_domain": worst.domain,
+        "gap": worst.gap,
+        "clients_left_out": sum(r["left_out"] for r in records),
+        "seconds_per_round": statistics.median(r["seconds"] for r in records),
+        "bytes": {
+            "down_per_round": last["bytes_down"],
+            "up_per_round": last["bytes_up"],
+            "paper_per_round": ledger.paper_bytes(
+                state, parts.algorithm.clients_per_round, agnostic=config.algorithm == "afa"
+            ),
+        },
+        "num_params": tree.size(state.params),
+        **_small_params(state),
+        "environment": _environment(),
+    }
+
+
+def _environment() -> dict[str, Any]:
+    device = jax.devices()[0]
+    return {
+        "agnosticfl": __version__,
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+        "device": f"{jax.device_count()} × {device.device_kind}",
+    }

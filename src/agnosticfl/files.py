@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are either there whole or not at all."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replaces `path` in one step, so that a crash leaves the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes `value` as JSON; NaN and infinities, which JSON does not have, are refused."""
+    write_whole(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def sync_directory(path: Path) -> None:
+    """Makes renames in `path` last through a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

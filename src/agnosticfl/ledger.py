@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a round costs on the network: counted from the messages themselves."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from agnosticfl import tree
+from agnosticfl.client import ClientSum
+from agnosticfl.server import ServerState
+
+
+class Bytes(NamedTuple):
+    """Bytes of one client in one round."""
+
+    down: int  # w and α
+    up: int  # β^k Δ^k, β^k, L^k, N^k
+
+
+def bytes_per_client(state: ServerState) -> Bytes:
+    """Sizes of the two messages between the server and one client."""
+    w, alpha, scalar = state.params, state.domain_weights, np.zeros((), np.float32)
+    reply = ClientSum(w, beta=scalar, domain_loss=alpha, domain_count=alpha, left_out=scalar)  # type: ignore[arg-type]
+    # `left_out` is the server's own tally: a client that is left out sends nothing usable.
+    return Bytes(tree.num_bytes((w, alpha)), tree.num_bytes(reply._replace(left_out=())))  # type: ignore[arg-type]
+
+
+def paper_bytes(state: ServerState, clients: int, agnostic: bool) -> int:
+    """The paper's cost of a round, 2c|W| + 4cp numbers (2c|W| for FedAvg), at 4 bytes each."""
+    numbers = 2 * tree.size(state.params) + (4 * state.domain_weights.size if agnostic else 0)
+    return 4 * clients * numbers

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run writes down while it goes: a line a round, and the same as TensorBoard events."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from agnosticfl.files import write_whole
+
+Record: TypeAlias = Mapping[str, Any]
+
+METRICS = "metrics.jsonl"
+
+
+class Tracker:
+    """Appends records to `metrics.jsonl` and to TensorBoard events in a run folder.
+
+    Starting after round t forgets the records of later rounds: they will come again.
+    """
+
+    def __init__(self, folder: Path, domains: Sequence[str], after_round: int):
+        kept = [r for r in read_records(folder) if r["round"] <= after_round]
+        write_whole(folder / METRICS, "".join(map(_line, kept)))
+        self._file = (folder / METRICS).open("a", encoding="utf-8", buffering=1)
+        self._domains = domains
+        self._events = EventFileWriter(str(folder / "tensorboard"))
+        # TensorBoard then drops what an interrupted run wrote from this step on.
+        start = SessionLog(status=SessionLog.START)
+        self._events.add_event(Event(step=after_round + 1, session_log=start))
+
+    def write(self, record: Record) -> None:
+        self._file.write(_line(record))
+        values = [Summary.Value(tag=t, simple_value=v) for t, v in self._scalars(record).items()]
+        self._events.add_event(
+            Event(step=record["round"], wall_time=record["time"], summary=Summary(value=values))
+        )
+
+    def flush(self) -> None:
+        """Puts what was written on the disk, before a checkpoint relies on it."""
+        os.fsync(self._file.fileno())
+        self._events.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        self._events.close()
+
+    def _scalars(self, record: Record) -> dict[str, float]:
+        scalars: dict[str, float] = {}
+        for name, value in record.items():
+            if name in ("round", "time", "params"):
+                continue
+            if isinstance(value, list):
+                named = zip(self._domains, value, strict=True)
+                scalars |= {f"{name}/{domain}": v for domain, v in named if v is not None}
+            else:
+                scalars[name] = float(value)
+        return scalars
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """The records of a run folder; a last line that a crash cut short is left out."""
+    path = folder / METRICS
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _line(record: Record) -> str:
+    return json.dumps(record, allow_nan=False) + "\n"
