@@ -155,15 +155,15 @@ def fedavg(model: Model, data: FederatedData, **options: Any) -> Algorithm:
     λ follows the counts, so α is one constant, and with `batch` normalisation a local step is plain
     gradient descent on the batch's mean loss.
     """
-    defaults = {"normalisation": "batch", "weight_rule": proportional()}
+    defaults: dict[str, Any] = {"normalisation": "batch", "weight_rule": proportional()}
     return agnostic_fedavg(model, data, **{**defaults, **options})
 
 
 def fedavg_target(model: Model, data: FederatedData, target: str, **options: Any) -> Algorithm:
     """FedAvg (target-only): trains on the examples of one domain, of the clients that have any."""
     part = only_domain(data, target)
-    defaults = {"normalisation": "batch", "weight_rule": fixed()}
-    settings = {
+    defaults: dict[str, Any] = {"normalisation": "batch", "weight_rule": fixed()}
+    settings: dict[str, Any] = {
         "clients_per_round": min(options["clients_per_round"], part.num_clients),
         "init_domain_weights": [float(name == target) for name in data.domains],
     }

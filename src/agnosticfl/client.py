@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
 from agnosticfl import tree
+from agnosticfl.data.federated import FederatedData
 from agnosticfl.errors import check, choose
 from agnosticfl.model import Examples, Model, Params
 
@@ -43,6 +45,12 @@ class ClientSum(NamedTuple):
     domain_loss: Array  # [p] Σ_k L^k_i, summed over examples, at w_{t-1}
     domain_count: Array  # [p] Σ_k N^k_i
     left_out: Array  # clients whose contribution was not finite; they add nothing else
+
+
+def take(data: FederatedData, rows: np.ndarray, mask: np.ndarray) -> Batch:
+    """The examples with the numbers `rows`, an array of any shape, as (stacked) batches."""
+    arrays: Any = ({k: v[rows] for k, v in data.examples.items()}, data.domain[rows], mask)
+    return Batch(*arrays)
 
 
 def check_work(work: ClientWork) -> ClientWork:
@@ -131,8 +139,8 @@ def client_sum(
     beta = client_weight(alpha, count)
 
     def step(carry: Any, inputs: Any) -> tuple[Any, None]:
-        batch, key = inputs
-        new = local_step(work, *carry, batch, alpha, beta, key)
+        (params, opt_state), (batch, key) = carry, inputs
+        new = local_step(work, params, opt_state, batch, alpha, beta, key)
         return tree.select(jnp.any(batch.mask > 0), new, carry), None
 
     def epoch(carry: Any, number: Array) -> tuple[Any, None]:

@@ -194,5 +194,5 @@ def _put(table: Table, dotted: str, value: Any) -> None:
     *path, last = dotted.split(".")
     for part in path:
         table = table.setdefault(part, {})
-        check(isinstance(table, dict), f"--set {dotted}: {part!r} is not a table")
+        check(type(table) is dict, f"--set {dotted}: {part!r} is not a table")
     table[last] = value

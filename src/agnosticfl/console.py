@@ -5,7 +5,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -46,7 +46,7 @@ def watched_run(
 
 
 @contextlib.contextmanager
-def watch(config: Config) -> Iterator[Callable[[Record], None]]:
+def watch(config: Config) -> Generator[Callable[[Record], None]]:
     """Shows rounds, rounds/s, the worst domain's loss and λ while the block runs."""
     name = f"{config.task} {title(config)} seed {config.seed}"
     console = Console(stderr=True)
@@ -80,7 +80,7 @@ def _state(record: Record) -> str:
 
 
 @contextlib.contextmanager
-def stop_on_signals() -> Iterator[Callable[[], bool]]:
+def stop_on_signals() -> Generator[Callable[[], bool]]:
     """Ctrl-C or SIGTERM asks the run to stop after this round; a second one stops it at once."""
     asked = False
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from agnosticfl.client import Batch
+from agnosticfl.client import Batch, take
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.errors import check
 from agnosticfl.metrics import Mean
@@ -71,13 +71,12 @@ def _batches(data: FederatedData, batch_size: int) -> Iterator[Batch]:
         rows = np.arange(start, start + batch_size)
         mask = (rows < data.num_examples).astype(np.float32)
         rows = np.minimum(rows, data.num_examples - 1)  # filling repeats the last example, masked
-        yield Batch({k: v[rows] for k, v in data.examples.items()}, data.domain[rows], mask)
+        yield take(data, rows, mask)
 
 
 def _add(sums: list[Mean]) -> Mean:
     """In double precision: a sum of millions of losses keeps its digits."""
-    total, weight = np.sum(np.asarray(sums, np.float64), axis=0)
-    return Mean(total, weight)
+    return Mean(*np.sum(np.asarray(sums, np.float64), axis=0))
 
 
 def _ratio(total: Array, weight: Array) -> float | None:

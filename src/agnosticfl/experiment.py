@@ -119,11 +119,11 @@ def _rounds(
 
 
 def _numbers(info: RoundInfo) -> Record:
-    present = info.domain_count > 0
+    losses: list[float] = info.mean_domain_loss.tolist()
     return {
         "domain_weights": info.domain_weights.tolist(),
         "alpha": info.alpha.tolist(),
-        "loss": np.where(present, info.mean_domain_loss, None).tolist(),
+        "loss": [x if p else None for x, p in zip(losses, info.domain_count > 0, strict=True)],
         "count": info.domain_count.tolist(),
         "beta": float(info.beta),
         "update_norm": float(info.update_norm),

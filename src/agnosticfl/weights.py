@@ -22,7 +22,7 @@ class DomainStats(NamedTuple):
     """What a round tells a weight rule about each domain i."""
 
     mean_loss: Array  # [p] L_i at w_{t-1}, 0 where the domain was absent
-    count: Array  # [p] N_i of this round
+    domain_count: Array  # [p] N_i of this round
     mean_count: Array  # [p] mean N_i over the window, this round in it
 
 
@@ -52,14 +52,17 @@ def exponentiated_gradient(learning_rate: float, absent: str = "zero") -> Weight
     choose(absent, ("zero", "hold"), "rule for absent domains")
 
     def update(log_weights: Array, stats: DomainStats) -> tuple[Array, Array]:
+        moving = stats.domain_count > 0 if absent == "hold" else jnp.ones_like(log_weights, bool)
         step = jnp.clip(learning_rate * stats.mean_loss, -LARGEST_STEP, LARGEST_STEP)
-        moved = log_weights + step
-        if absent == "hold":
-            present = stats.count > 0
-            before = logsumexp(log_weights, where=present)
-            after = logsumexp(moved, where=present)
-            shift = jnp.where(jnp.isfinite(after), before - after, 0)
-            moved = jnp.where(present, moved + shift, log_weights)
+        # Only differences matter: with the largest step at 0, equal losses of any size keep λ.
+        step = step - jnp.max(step, where=moving, initial=-LARGEST_STEP)
+        moved = jnp.where(moving, log_weights + step, log_weights)
+        before, after = (logsumexp(x, where=moving) for x in (log_weights, moved))
+        known = jnp.isfinite(
+            after
+        )  # not if all that move have weight 0: log 0 − log 0 is no number
+        shift = jnp.where(known, before - jnp.where(known, after, 0), 0)
+        moved = jnp.where(moving, moved + shift, moved)
         log_weights = moved - logsumexp(moved)
         return jnp.exp(log_weights), log_weights
 

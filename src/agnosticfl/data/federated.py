@@ -19,7 +19,7 @@ class FederatedData(NamedTuple):
     examples: Mapping[str, np.ndarray]  # name -> [n, ...]
     domain: np.ndarray  # [n] int32, in 0 … p−1
     offsets: np.ndarray  # [clients + 1]; client k holds examples offsets[k] … offsets[k+1]−1
-    client_ids: Sequence[Any]  # [clients]
+    client_ids: Sequence[Any] | np.ndarray  # [clients]
     domains: tuple[str, ...]  # names, [p]
 
     @property

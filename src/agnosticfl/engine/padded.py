@@ -5,14 +5,14 @@ Good for small models and clients of similar size: memory is clients × |W|, and
 what the longest one does.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from agnosticfl.client import Batch, ClientSum, ClientWork, client_sum
+from agnosticfl.client import Batch, ClientSum, ClientWork, client_sum, take
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.engine.seam import Engine, client_key
 from agnosticfl.model import Params
@@ -21,8 +21,8 @@ from agnosticfl.sampling import Sampler, example_order
 
 class PaddedCohort(NamedTuple):
     batches: Batch  # [clients, steps, B, ...]
-    clients: np.ndarray  # C_t
-    round: np.ndarray  # t
+    clients: Any  # C_t, [clients] int32
+    round: Any  # t, int32
 
 
 def padded(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -> Engine:
@@ -40,12 +40,8 @@ def padded(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -
         first = np.minimum(data.offsets[clients], data.num_examples - 1)
         rows = (first[:, None] + order).reshape(len(clients), steps, work.batch_size)
         mask = (np.arange(length) < sizes[:, None]).reshape(rows.shape)
-        batches = Batch(
-            {name: array[rows] for name, array in data.examples.items()},
-            data.domain[rows],
-            mask.astype(np.float32),
-        )
-        return PaddedCohort(batches, clients.astype(np.int32), np.int32(t))
+        batches = take(data, rows, mask.astype(np.float32))
+        return PaddedCohort(batches, clients.astype(np.int32), np.asarray(t, np.int32))
 
     def sum_over_clients(params: Params, alpha: Array, cohort: PaddedCohort) -> ClientSum:
         def one_client(batches: Batch, client: Array) -> ClientSum:

@@ -21,6 +21,7 @@ from agnosticfl.client import (
     domain_loss,
     local_step,
     step_key,
+    take,
 )
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.engine.seam import Engine, client_key
@@ -36,11 +37,11 @@ class Cohort(NamedTuple):
 def reference(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -> Engine:
     """An engine that follows procedure CLIENT of Algorithm 1 step by step."""
     p = work.num_domains
+    loss_of = jax.jit(domain_loss, static_argnums=(0, 3))
     step = jax.jit(local_step, static_argnums=0)
 
     def batch_of(rows: np.ndarray) -> Batch:
-        examples = {name: jnp.asarray(array[rows]) for name, array in data.examples.items()}
-        return Batch(examples, jnp.asarray(data.domain[rows]), jnp.ones(len(rows)))
+        return jax.tree.map(jnp.asarray, take(data, rows, np.ones(len(rows), np.float32)))
 
     def one_client(params: Params, alpha: Array, t: int, client: int) -> ClientSum:
         size = int(data.sizes[client])
@@ -48,7 +49,7 @@ def reference(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int
         rows = data.offsets[client] + order
         everything = batch_of(rows)
         count = domain_count(everything, p)
-        loss = domain_loss(work.model, params, everything, p)
+        loss = loss_of(work.model, params, everything, p)
         beta = client_weight(alpha, count)
         batches = [
             batch_of(rows[start : start + work.batch_size])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -21,7 +22,7 @@ STYLE: Any = {
     "font.size": 10,
     "legend.frameon": False,
     "svg.hashsalt": "agnosticfl",  # the same data gives the same file
-    "axes.prop_cycle": mpl.cycler(  # Okabe and Ito's colours, told apart by most colour-blind readers
+    "axes.prop_cycle": cycler(  # Okabe and Ito's colours, told apart by most colour-blind readers
         color=["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000"]
     ),
 }
@@ -64,8 +65,8 @@ def _plot(
 
 def _draw_values(figure: Figure, comparison: Comparison) -> None:
     axes = figure.subplots()
-    for row in comparison.rows:
-        _band(axes, row, [run.series("params")[:, 0] for run in row.runs], row.title)
+    for i, row in enumerate(comparison.rows):
+        _band(axes, row, [run.series("params")[:, 0] for run in row.runs], row.title, i)
     _label(axes, "w")
 
 
@@ -74,7 +75,7 @@ def _draw_weights(figure: Figure, comparison: Comparison) -> None:
     row = (rows or comparison.rows)[0]
     axes = figure.subplots()
     for i, domain in enumerate(comparison.domains):
-        _band(axes, row, [run.series("domain_weights")[:, i] for run in row.runs], domain)
+        _band(axes, row, [run.series("domain_weights")[:, i] for run in row.runs], domain, i)
     axes.set_ylim(0, 1)
     axes.set_title(row.title, loc="left", fontsize=10)
     _label(axes, "λ")
@@ -82,19 +83,22 @@ def _draw_weights(figure: Figure, comparison: Comparison) -> None:
 
 def _draw_worst(figure: Figure, comparison: Comparison) -> None:
     axes = figure.subplots()
-    for row in comparison.rows:
+    for i, row in enumerate(comparison.rows):
         if row.runs[0].config.target is None:  # target-only training sees one domain alone
-            losses = [np.nanmax(run.series("loss"), axis=1) for run in row.runs]
-            _band(axes, row, losses, row.title)
+            losses = [np.fmax.reduce(run.series("loss"), axis=1) for run in row.runs]
+            _band(axes, row, losses, row.title, i)
     axes.set_yscale("log")
     _label(axes, "loss of the worst domain")
 
 
-def _band(axes: Axes, row: Row, curves: list[np.ndarray], label: str) -> None:
-    """The mean over seeds, and the range between the lowest and the highest."""
+def _band(axes: Axes, row: Row, curves: list[np.ndarray], label: str, number: int) -> None:
+    """The mean over seeds, and the range between the lowest and the highest.
+
+    `number` chooses the colour, so that an algorithm keeps its own from plot to plot.
+    """
     rounds = row.runs[0].series("round")
     stacked = np.array(curves)
-    (line,) = axes.plot(rounds, stacked.mean(axis=0), label=label)
+    (line,) = axes.plot(rounds, stacked.mean(axis=0), label=label, color=f"C{number % 7}")
     if len(curves) > 1:
         low, high = stacked.min(axis=0), stacked.max(axis=0)
         axes.fill_between(rounds, low, high, color=line.get_color(), alpha=0.2, linewidth=0)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests are stricter than users need to be: no silent broadcasting, no silent change of dtype."""
+
+import tempfile
+
+import jax
+import pytest
+from hypothesis import settings
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+# Properties compile the same round again and again with other data.
+jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp(prefix="agnosticfl-tests-"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+# Compilation makes the first example of a property slow, so there is no deadline; the same examples
+# every time, so that a failure is one for everybody.
+settings.register_profile("agnosticfl", deadline=None, derandomize=True, max_examples=15)
+settings.load_profile("agnosticfl")
+
+
+@pytest.fixture(autouse=True)
+def _no_nan_from_jax(request: pytest.FixtureRequest):
+    """Any NaN that a computation makes is an error, except where a test asks for bad numbers."""
+    wanted = "nan_input" not in request.keywords
+    with jax.debug_nans(wanted):
+        yield

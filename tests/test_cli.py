@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program as a user meets it: real processes, real signals."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agnosticfl.tracking import read_records
+from tests.test_experiment import results
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-c", "from agnosticfl.cli import main; main()", *map(str, words)]
+
+
+def agnosticfl(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=300, check=False)
+
+
+def start(*words: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(*words), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def wait_for_round(process: subprocess.Popen[str], folder: Path, t: int) -> None:
+    deadline = time.monotonic() + 120
+    while not (folder / "metrics.jsonl").exists() or len(read_records(folder)) < t:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+TOY = ("run", "toy", "--rounds", "400", "--set", "checkpoint_every=7")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "whole"
+    done = agnosticfl(*TOY, "--out", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_run_prints_the_table_and_writes_the_report(uninterrupted: Path):
+    names = {path.name for path in uninterrupted.iterdir()}
+    assert {"report.html", "table.md", "comparison.json", "plots"} <= names
+    assert {p.name for p in (uninterrupted / "plots").iterdir()} >= {"value.png", "weights.png"}
+
+
+def test_killed_anywhere_and_resumed_gives_the_same_bits(tmp_path: Path, uninterrupted: Path):
+    """SIGKILL at five moments of one run, each time resumed with the same command."""
+    folder = tmp_path / "killed"
+    for t in (3, 60, 110, 163, 301):
+        process = start(*TOY, "--out", folder, "--resume")
+        wait_for_round(process, folder, t)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    done = agnosticfl(*TOY, "--out", folder, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert results(folder) == results(uninterrupted)
+    one, other = (json.loads((f / "summary.json").read_text()) for f in (folder, uninterrupted))
+    assert (one["params"], one["test"]) == (other["params"], other["test"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals):
+    folder = tmp_path / "stopped"
+    process = start("run", "toy", "--rounds", "100000", "--out", folder)
+    wait_for_round(process, folder, 10)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "add --resume to the same command to go on" in errors
+    saved = max(int(p.name) for p in (folder / "checkpoints").iterdir())
+    assert saved == read_records(folder)[-1]["round"]
+
+
+def test_compare_makes_the_paper_s_table_and_report_makes_it_again(tmp_path: Path):
+    folder = tmp_path / "compared"
+    words = ("compare", "toy", "--seeds", "2", "--rounds", "30", "--out", folder)
+    done = agnosticfl(*words)
+    assert done.returncode == 0, done.stderr
+    table = (folder / "table.md").read_text()
+    assert [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| ")][2:] == [
+        "| FedAvg (uniform)",
+        "| FedAvg (centre -1)",  # the domain that FedAvg serves worst
+        "| AFA",
+    ]
+    assert "mean (standard deviation) of 2 seeds" in table
+    comparison = json.loads((folder / "comparison.json").read_text())
+    assert [a["seeds"] for a in comparison["algorithms"]] == [[0, 1]] * 3
+    before = (folder / "report.html").read_bytes()
+    assert agnosticfl("report", folder).returncode == 0
+    assert (folder / "report.html").read_bytes() == before
+    again = agnosticfl(*words, "--resume")
+    assert again.returncode == 0
+    assert again.stderr.count("is complete already") == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "toi"), "unknown task 'toi'; did you mean 'toy'?"),
+        (("run", "toy", "--algorithm", "fedavg-target", "--target", "x"), "unknown domain 'x'"),
+        (("run", "toy", "--set", "weight_rule.learning_rate=-1"), "it must be a number ≥ 0"),
+        (
+            ("run", "toy", "--algorithm", "fedavg", "--set", "weight_rule.learning_rate=1"),
+            "--set weight_rule.learning_rate=1 has no effect on 'fedavg'",
+        ),
+        (("compare", "toy", "--target", "nobody"), "unknown domain 'nobody'"),
+        (("compare", "toy", "--seeds", "0"), "number of seeds is 0; it must be at least 1"),
+        (("report", "nowhere"), "nowhere is not a folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+):
+    monkeypatch.chdir(tmp_path)
+    done = agnosticfl(*words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_tasks_and_help():
+    assert "toy" in agnosticfl("tasks").stdout
+    assert "compare" in agnosticfl("--help").stdout
+    assert agnosticfl("--version").stdout.startswith("agnosticfl 0.")
+    assert agnosticfl("run", "toy", "--no-such-option").returncode == 2

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agnosticfl.build import build
+from agnosticfl.config import (
+    first_difference,
+    has_effect,
+    resolve,
+    task_description,
+    task_names,
+    title,
+)
+from agnosticfl.errors import BadInput
+
+
+@pytest.mark.parametrize("name", task_names())
+def test_every_task_is_described_and_resolves(name: str):
+    assert len(task_description(name)) > 40
+    assert resolve(name).task == name
+
+
+def test_the_algorithm_s_own_settings_are_stronger_than_the_task_s():
+    assert resolve("toy").weight_rule["name"] == "exponentiated_gradient"
+    assert resolve("toy", "fedavg").weight_rule == {"name": "proportional"}
+    assert resolve("toy", "fedavg").normalisation == "batch"
+    assert title(resolve("toy", "fedavg-target", "centre 1")) == "FedAvg (centre 1)"
+
+
+def test_sets_change_the_task_also_for_one_algorithm():
+    sets = ["batch_size=5", "algorithms.fedavg.client_optimizer={name='adam', learning_rate=0.1}"]
+    assert resolve("toy", sets=sets).batch_size == 5
+    assert resolve("toy", sets=sets).client_optimizer["name"] == "sgd"
+    assert resolve("toy", "fedavg", sets=sets).client_optimizer["name"] == "adam"
+    assert has_effect(resolve("toy", sets=sets), sets[0])
+    assert not has_effect(resolve("toy", sets=sets), sets[1])
+
+
+def test_a_task_may_be_a_file(tmp_path: Path):
+    file = tmp_path / "mine.toml"
+    tables = "[data]\nname='toy'\n[model]\nname='point'\n[client_optimizer]\nname='sgd'\n"
+    file.write_text(f"# mine\nrounds = 3\nclients_per_round = 1\nbatch_size = 1\n{tables}")
+    assert resolve(str(file)).task == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"task": "toi"}, r"unknown task 'toi'; did you mean 'toy'\?"),
+        ({"task": "no.toml"}, r"task file 'no.toml' does not exist"),
+        ({"algorithm": "afl"}, "unknown algorithm 'afl'"),
+        ({"algorithm": "fedavg-target"}, "algorithm 'fedavg-target' needs --target DOMAIN"),
+        ({"target": "centre 1"}, "algorithm 'afa' takes no --target"),
+        (
+            {"sets": ["batchsize=3"]},
+            "unknown key in task 'toy': 'batchsize'; did you mean 'ba",
+        ),
+        ({"sets": ["batch_size=x"]}, "batch_size is 'x' in task 'toy'; it must be a whole number"),
+        ({"sets": ["batch_size=true"]}, "batch_size is True"),
+        ({"sets": ["batch_size"]}, "--set 'batch_size' is not of the form key=value"),
+        ({"sets": ["rounds.x=1"]}, "--set rounds.x: 'rounds' is not a table"),
+        ({"sets": ["init_domain_weights=['a']"]}, "must be a list of numbers or left out"),
+        ({"sets": ["seed=3"]}, "'seed' cannot be set here"),
+        ({"rounds": 0}, "rounds is 0 in task 'toy'; it must be at least 1"),
+        (
+            {"sets": ["algorithms.afaa.rounds=1"]},
+            "algorithm in .* 'afaa'; did you mean 'afa'",
+        ),
+    ],
+)
+def test_bad_settings_are_refused(options: dict[str, Any], message: str):
+    with pytest.raises(BadInput, match=message):
+        resolve(**{"task": "toy", **options})
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("model.strat=1", "unknown option of model 'point' 'strat'; did you mean 'start'"),
+        ("model.name='pint'", "unknown model 'pint'; did you mean 'point'"),
+        ("model={start=1}", r"\[model\] needs a name \(allowed: point, logistic\)"),
+        ("model={name='logistic', features=3}", "model 'logistic' needs the option 'classes'"),
+        ("data.name='tiy'", "unknown data 'tiy'; did you mean 'toy'"),
+        ("client_optimizer.name='sdg'", "unknown client_optimizer 'sdg'; did you mean 'sgd'"),
+        ("engine='fast'", "unknown engine 'fast'"),
+        ("weight_rule.learning_rate=-1", r"γ_λ\) is -1; it must be a number ≥ 0"),
+        ("window_size=0", r"window size \(r\) is 0"),
+        ("init_domain_weights=[1,1,0,0,0]", "domain weights sum to 2"),
+    ],
+)
+def test_bad_parts_are_refused_before_anything_runs(setting: str, message: str):
+    with pytest.raises(BadInput, match=message):
+        build(resolve("toy", sets=[setting])).algorithm.init()
+
+
+def test_the_first_difference_is_named():
+    one, other = resolve("toy"), resolve("toy", sets=["batch_size=7", "window_size=3"])
+    difference = first_difference(dataclasses.asdict(one), dataclasses.asdict(other))
+    assert difference == "batch_size was 10 and is now 7"
+    assert first_difference(dataclasses.asdict(one), dataclasses.asdict(one)) is None
