@@ -230,10 +230,10 @@ FAULTS: dict[str, tuple[FederatedData, dict[str, Any], int]] = {
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_input_makes_a_nan(fault: str, engine: str):
-    data, options, number = FAULTS[fault]
+    data, changes, number = FAULTS[fault]
     if engine == "reference":
         number = min(number, 5)  # it compiles nothing of a round, and is as slow as that
-    options = {"clients_per_round": data.num_clients, **options}
+    options: dict[str, Any] = {"clients_per_round": data.num_clients, **changes}
     algorithm = agnostic_fedavg(
         quadratic(), data, batch_size=2, client_optimizer=optax.sgd(0.1),
         engine=ENGINES[engine], **options,
@@ -304,7 +304,7 @@ def _one_round(data: FederatedData, **options: Any) -> ServerState:
 
 
 def _permute_clients(data: FederatedData, order: np.ndarray) -> FederatedData:
-    rows = [np.arange(data.offsets[k], data.offsets[k + 1]) for k in order]
+    rows = [np.arange(data.num_examples)[data.offsets[k] : data.offsets[k + 1]] for k in order]
     flat = np.concatenate(rows)
     return data._replace(
         examples={"x": data.examples["x"][flat]},

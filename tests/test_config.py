@@ -73,7 +73,7 @@ def test_a_task_may_be_a_file(tmp_path: Path):
 )
 def test_bad_settings_are_refused(options: dict[str, Any], message: str):
     with pytest.raises(BadInput, match=message):
-        resolve(**{"task": "toy", **options})
+        resolve(options.pop("task", "toy"), **options)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from agnosticfl.weights import (
 )
 
 
-def stats(loss: list[float], count: list[float] | None = None) -> DomainStats:
+def stats(loss: list[float], count: Sequence[float] | None = None) -> DomainStats:
     counts = jnp.array(count if count is not None else [1.0] * len(loss), jnp.float32)
     return DomainStats(jnp.array(loss), counts, jnp.maximum(counts, 1.0))
 
