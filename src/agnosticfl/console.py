@@ -50,19 +50,18 @@ def watch(config: Config) -> Generator[Callable[[Record], None]]:
     """Shows rounds, rounds/s, the worst domain's loss and λ while the block runs."""
     name = f"{config.task} {title(config)} seed {config.seed}"
     console = Console(stderr=True)
-    started = time.monotonic()
-    shown = started
+    shown = time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn())
     columns = (*columns, TimeRemainingColumn(), TextColumn("{task.fields[state]}"))
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task(name, total=config.rounds, state="compiling")
-        first: int | None = None
+        first: tuple[int, float] | None = None  # round and time: compilation does not count
 
         def on_round(record: Record) -> None:
             nonlocal first, shown
-            first = record["round"] if first is None else first
             now = time.monotonic()
-            rate = (record["round"] - first) / max(now - started, 1e-9)
+            first = first or (record["round"], now)
+            rate = (record["round"] - first[0]) / max(now - first[1], 1e-9)
             state = f"{rate:.1f} rounds/s  {_state(record)}"
             progress.update(bar, completed=record["round"], state=state)
             if not console.is_terminal and now - shown > PLAIN_SECONDS:
