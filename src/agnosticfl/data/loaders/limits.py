@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a reader accepts from a file it does not trust."""
+
+# One client's examples when unpacked. The largest client known, of Stack Overflow, takes about
+# 100 MB; a bomb, which unpacks to a thousand times its size, is stopped here.
+MAX_CLIENT_BYTES = 1 << 29
+
+
+def short(value: object, length: int = 60) -> str:
+    """`value` as it may stand in a one-line message, cut after `length` characters."""
+    text = repr(value)
+    return text if len(text) <= length else f"{text[:length]}…"
