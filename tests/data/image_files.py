@@ -85,11 +85,12 @@ def pack(features: Mapping[str, np.ndarray]) -> bytes:
 
     def extension(array: Any) -> msgpack.ExtType:
         if array.dtype == object:
-            return msgpack.ExtType(4, msgpack.packb((array.shape, list(array))))
+            return msgpack.ExtType(4, msgpack.packb((array.shape, array.ravel().tolist())))
         inner = (array.shape, array.dtype.name, array.tobytes())
         return msgpack.ExtType(1, msgpack.packb(inner))
 
-    return zlib.compress(msgpack.packb(dict(features), default=extension))
+    packed: Any = msgpack.packb(dict(features), default=extension)
+    return zlib.compress(packed)
 
 
 def write_blobs(path: Path, blobs: Mapping[str, bytes]) -> Path:

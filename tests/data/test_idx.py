@@ -2,6 +2,7 @@
 """The idx reader: what it reads, and the place it names when it cannot."""
 
 import gzip
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -75,11 +76,9 @@ def test_any_bytes_give_a_table_or_bad_input(
 ) -> None:
     data = GOOD[:place] + noise + GOOD[place + len(noise) :]
     path = tmp_path_factory.getbasetemp() / "noise"
-    try:
+    with suppress(BadInput):
         array = read_table(path, gzip.compress(data) if zipped else data)
         assert array.shape[1] == 3
-    except BadInput:
-        pass
 
 
 def test_images_and_labels_must_fit(tmp_path: Path) -> None:

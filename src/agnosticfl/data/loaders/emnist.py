@@ -82,6 +82,8 @@ def _rows(files: Sequence[_File], left_out: Counter[str]) -> Iterator[Rows]:
             if (split, writer) in seen:
                 raise BadInput(f"{place} was in {seen[split, writer]} already; give each part once")
             seen[split, writer] = path
+            for name in (fmt.pixels, fmt.label):
+                check(name in features, f"{place}: no feature {name!r}")
             images, labels = _examples(features[fmt.pixels], features[fmt.label], place)
             if len(labels) == 0:
                 left_out[_EMPTY] += 1

@@ -28,6 +28,7 @@ def clients(path: Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     last = "the start"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as database:
+            _check_size(path, database)
             _check_table(path, database)
             for client_id, blob in database.execute("SELECT client_id, data FROM federated_data"):
                 name = _text(path, client_id)
@@ -47,6 +48,15 @@ def decode(blob: Any, place: str) -> dict[str, np.ndarray]:
     good = isinstance(features, dict) and all(isinstance(v, np.ndarray) for v in features.values())
     check(good, f"{place}: data is not a map of arrays")
     return features
+
+
+def _check_size(path: Path, database: sqlite3.Connection) -> None:
+    """SQLite itself takes what is missing of the last page for zeros."""
+    (pages,), (page_size,) = (
+        database.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size")
+    )
+    size, needed = path.stat().st_size, pages * page_size
+    check(size >= needed, f"{path}: ends at offset {size}; its header says {needed} bytes")
 
 
 def _check_table(path: Path, database: sqlite3.Connection) -> None:
