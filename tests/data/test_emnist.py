@@ -39,6 +39,16 @@ def load_all(*paths: Path, split: str | None = None):
     return collect(emnist.load(paths, split=split))
 
 
+def packed(value: Any) -> bytes:
+    data: Any = msgpack.packb(value)
+    return zlib.compress(data)
+
+
+def extension(code: int, *parts: Any) -> bytes:
+    inner: Any = msgpack.packb(parts)
+    return packed({"x": msgpack.ExtType(code, inner)})
+
+
 @every_format
 def test_each_format_gives_the_same_examples(tmp_path: Path, write: Write) -> None:
     train = load_all(write(tmp_path / "emnist_train"))["train"]
@@ -156,21 +166,27 @@ def test_truncated_files_are_bad_input(tmp_path: Path, write: Write) -> None:
             load_all(path)
 
 
+@every_format
+def test_damaged_files_give_examples_or_bad_input(tmp_path: Path, write: Write) -> None:
+    path = write(tmp_path / "train")
+    whole = np.frombuffer(path.read_bytes(), np.uint8)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        damaged = whole.copy()
+        # The first pages hold the structure, the rest is mostly pixels.
+        damaged[rng.integers(4000, size=5)] = rng.integers(256, size=5)
+        path.write_bytes(damaged.tobytes())
+        with suppress(BadInput):
+            load_all(path)
+
+
 def test_fedjax_byte_strings_and_scalars() -> None:
     words = np.array([b"how to", b""], object)
     decoded = fedjax_sqlite.decode(pack({"tokens": words, "score": np.array([1, -2])}), "here")
     assert decoded["tokens"].tolist() == [b"how to", b""]
     assert decoded["score"].tolist() == [1, -2]
-
-
-def packed(value: Any) -> bytes:
-    data: Any = msgpack.packb(value)
-    return zlib.compress(data)
-
-
-def extension(code: int, *parts: Any) -> bytes:
-    inner: Any = msgpack.packb(parts)
-    return packed({"x": msgpack.ExtType(code, inner)})
+    scalar = fedjax_sqlite.decode(extension(3, [], "float32", b"\0\0\x80\x3f"), "here")
+    assert scalar["x"].tolist() == 1.0
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def load(
     left_out: Counter[str] = Counter()
     return Source(
         name="emnist",
-        licence="public domain (NIST Special Database 19)",
+        licence="NIST Special Database 19, a work of the US government",
         domains=DOMAINS,
         features={"x": Feature("uint8", (28, 28)), "y": Feature("int32", ())},
         rows=lambda: _rows(files, left_out),

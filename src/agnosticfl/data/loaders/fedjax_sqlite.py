@@ -15,7 +15,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from agnosticfl.data.loaders.limits import MAX_CLIENT_BYTES, short
+from agnosticfl.data.loaders.limits import MAX_CLIENT_BYTES, reason, short
 from agnosticfl.errors import BadInput, check
 
 _ARRAY, _SCALAR, _BYTE_STRINGS = 1, 3, 4
@@ -34,8 +34,8 @@ def clients(path: Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
                 name = _text(path, client_id)
                 last = f"client {short(name)}"
                 yield name, decode(blob, f"{path}: {last}")
-    except sqlite3.Error as error:
-        raise BadInput(f"{path}: damaged SQLite file, after {last} ({error})") from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: SQLite quotes damaged text
+        raise BadInput(f"{path}: damaged SQLite file, after {last} ({reason(error)})") from error
 
 
 def decode(blob: Any, place: str) -> dict[str, np.ndarray]:
@@ -44,7 +44,7 @@ def decode(blob: Any, place: str) -> dict[str, np.ndarray]:
     try:
         features = msgpack.unpackb(_inflate(blob), ext_hook=_extension, raw=False)
     except (ValueError, TypeError, zlib.error, msgpack.UnpackException) as error:
-        raise BadInput(f"{place}: malformed data ({error})") from error
+        raise BadInput(f"{place}: malformed data ({reason(error)})") from error
     good = isinstance(features, dict) and all(isinstance(v, np.ndarray) for v in features.values())
     check(good, f"{place}: data is not a map of arrays")
     return features

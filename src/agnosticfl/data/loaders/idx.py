@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from agnosticfl.data.loaders.files import find_file
+from agnosticfl.data.loaders.limits import reason
 from agnosticfl.errors import BadInput, check
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -44,9 +45,9 @@ def read_idx(path: Path, dtype: str, shape: Sequence[int | None]) -> np.ndarray:
             with gzip.open(raw) as stream:
                 return _parse(path, stream, dtype, shape)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise BadInput(f"{path}: the gzip data is cut off or damaged ({error})") from error
+        raise BadInput(f"{path}: the gzip data is cut off or damaged ({reason(error)})") from error
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error})") from error
+        raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def read_labelled_images(

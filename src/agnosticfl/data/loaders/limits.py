@@ -10,3 +10,8 @@ def short(value: object, length: int = 60) -> str:
     """`value` as it may stand in a one-line message, cut after `length` characters."""
     text = repr(value)
     return text if len(text) <= length else f"{text[:length]}…"
+
+
+def reason(error: Exception, length: int = 120) -> str:
+    """What another library says, which may quote the file over several lines, in one short line."""
+    return " ".join(str(error).split())[:length]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from agnosticfl.data.loaders.limits import MAX_CLIENT_BYTES, short
+from agnosticfl.data.loaders.limits import MAX_CLIENT_BYTES, reason, short
 from agnosticfl.errors import BadInput, check, require
 
 # What h5py raises for damaged files depends on where the damage is.
@@ -23,11 +23,12 @@ def clients(path: Path, features: tuple[str, ...]) -> Iterator[tuple[str, dict[s
             check("examples" in file, f"{path}: no group 'examples'; this is no HDF5 file of TFF")
             for client_id, group in file["examples"].items():
                 place = f"{path}: client {short(client_id)}"
+                check(isinstance(client_id, str), f"{place}: its name is no UTF-8 text")
                 yield client_id, {name: _feature(group, name, place) for name in features}
     except BadInput:
         raise
     except _DAMAGE as error:
-        raise BadInput(f"{place}: damaged HDF5 file ({error})") from error
+        raise BadInput(f"{place}: damaged HDF5 file ({reason(error)})") from error
 
 
 def _feature(group: Any, name: str, place: str) -> np.ndarray:
