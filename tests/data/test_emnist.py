@@ -3,6 +3,7 @@
 
 import json
 import sqlite3
+import sys
 import zlib
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -178,6 +179,16 @@ def test_damaged_files_give_examples_or_bad_input(tmp_path: Path, write: Write) 
         path.write_bytes(damaged.tobytes())
         with suppress(BadInput):
             load_all(path)
+
+
+@pytest.mark.parametrize(("write", "module"), [(write_hdf5, "h5py"), (write_leaf, "ijson")])
+def test_a_missing_library_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Write, module: str
+) -> None:
+    path = write(tmp_path / "train")
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(BadInput, match=rf"needs {module}: pip install 'agnosticfl\[data\]'"):
+        load_all(path)
 
 
 def test_fedjax_byte_strings_and_scalars() -> None:

@@ -177,6 +177,29 @@ def test_a_server_error_is_tried_again(server: Server, tmp_path: Path) -> None:
     assert contents(tmp_path) == FILES
 
 
+def test_a_server_that_sends_short_ranges(server: Server, tmp_path: Path) -> None:
+    def at_most_half(handler: Handler, data: bytes, start: int) -> None:
+        stop = max(start + 2, len(data) // 2 if start < len(data) // 2 else len(data))
+        rest, last = data[start:stop], f"bytes {start}-{stop - 1}/{len(data)}"
+        handler.answer(206, rest, Content_Range=last)
+
+    server.behaviour = at_most_half
+    (tmp_path / f"{TRAIN}.part").write_bytes(FILES[f"/{TRAIN}"][:1000])
+    (tmp_path / TEST).write_bytes(FILES[f"/{TEST}"])
+    fetch("emnist", tmp_path, base=server.base)
+    assert contents(tmp_path) == FILES
+    assert server.ranges == [(TRAIN, 999), (TRAIN, SIZE // 2 - 1), (TRAIN, SIZE // 2)]
+
+
+def test_a_wrong_range_is_refused(server: Server, tmp_path: Path) -> None:
+    (tmp_path / f"{TRAIN}.part").write_bytes(b"x" * 1000)
+    server.behaviour = lambda handler, data, _: handler.answer(
+        206, data, Content_Range=f"bytes 0-{len(data) - 1}/{len(data)}"
+    )
+    with pytest.raises(BadInput, match=r"sent the range 'bytes 0-.*; bytes 999- were asked for"):
+        fetch("emnist", tmp_path, base=server.base)
+
+
 def test_not_found(server: Server, tmp_path: Path) -> None:
     server.behaviour = not_found
     with pytest.raises(BadInput, match=f"{server.base}/{TRAIN} cannot be had: .* 404 Not Found"):
@@ -234,3 +257,7 @@ def test_names(tmp_path: Path) -> None:
     assert set(names()) == {"emnist", "stackoverflow"}
     with pytest.raises(BadInput, match=r"unknown data set 'emnits'; did you mean 'emnist'\?"):
         fetch("emnits", tmp_path)
+    with pytest.raises(BadInput, match="'ftp://mirror' is no http or https address"):
+        fetch("emnist", tmp_path, base="ftp://mirror")
+    with pytest.raises(BadInput, match="unknown file of emnist 'train'"):
+        fetch("emnist", tmp_path, sha256={"train": "00"})

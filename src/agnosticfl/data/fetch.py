@@ -4,6 +4,7 @@
 import base64
 import hashlib
 import http.client
+import re
 import time
 import urllib.error
 import urllib.request
@@ -81,10 +82,11 @@ def fetch(
       sha256: file name -> hexadecimal SHA-256 it must have.
     """
     data = _DATA_SETS[choose(name, _DATA_SETS, "data set")]
-    sha256 = sha256 or {}
+    base, sha256 = base or data.base, sha256 or {}
+    check(base.startswith(("http://", "https://")), f"{base!r} is no http or https address")
     for file in sha256:
         choose(file, data.files, f"file of {name}")
-    urls = {file: f"{(base or data.base).rstrip('/')}/{file}" for file in data.files}
+    urls = {file: f"{base.rstrip('/')}/{file}" for file in data.files}
     for file, url in urls.items():
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -135,12 +137,7 @@ def _receive(url: str, part: Path, progress: Progress) -> str | None:
     """
     start = max(_size(part) - 1, 0)
     with _open(url, start, part) as response:
-        if response.status == http.client.PARTIAL_CONTENT:
-            sent = response.headers.get("Content-Range", "nothing")
-            check(sent.startswith(f"bytes {start}-"), f"{url} sent {sent} for bytes {start}-")
-        else:
-            start = 0  # the host sends the file from its beginning
-        total = None if response.length is None else start + response.length
+        start, total = _extent(response, start, url)
         with part.open("r+b" if start else "wb") as file:
             file.seek(start)
             while block := _read_block(response):
@@ -151,6 +148,17 @@ def _receive(url: str, part: Path, progress: Progress) -> str | None:
         return _host_md5(response)
 
 
+def _extent(response: Any, asked: int, url: str) -> tuple[int, int | None]:
+    """At which byte the answer starts, and how long the whole file is (None: not said)."""
+    if response.status != http.client.PARTIAL_CONTENT:
+        return 0, response.length  # the host does not resume: the file comes from its beginning
+    content_range = response.headers.get("Content-Range", "")
+    match = re.fullmatch(rf"bytes {asked}-\d+/(\d+)", content_range)
+    if match is None:
+        raise BadInput(f"{url} sent the range {content_range!r}; bytes {asked}- were asked for")
+    return asked, int(match[1])
+
+
 def _open(url: str, start: int, part: Path) -> Any:
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
     try:
@@ -159,7 +167,9 @@ def _open(url: str, start: int, part: Path) -> Any:
         error.close()
         answer = f"{error.code} {error.reason}"
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-            part.unlink()  # longer than the file of the host: a part of something else
+            part.unlink(
+                missing_ok=True
+            )  # longer than the file of the host: a part of something else
             raise _BrokenOffError(answer) from error
         if error.code >= http.client.INTERNAL_SERVER_ERROR:
             raise _BrokenOffError(answer) from error

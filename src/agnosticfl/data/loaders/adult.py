@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from agnosticfl.data.loaders.files import find_file
+from agnosticfl.data.loaders.files import find_file, reading
 from agnosticfl.data.loaders.in_memory import in_pieces, random_clients
 from agnosticfl.data.loaders.limits import short
 from agnosticfl.data.source import Feature, Rows, Source
@@ -94,7 +94,8 @@ def _people(path: Path) -> Iterator[list[str]]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text("utf-8-sig").split("\n")
+        with reading(path):
+            return path.read_text("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: no UTF-8 text at offset {error.start}") from error
 

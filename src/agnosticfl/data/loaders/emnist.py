@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from agnosticfl.data.loaders import fedjax_sqlite, leaf_json, tff_hdf5
-from agnosticfl.data.loaders.files import all_files
+from agnosticfl.data.loaders.files import all_files, reading
 from agnosticfl.data.loaders.in_memory import in_pieces
 from agnosticfl.data.loaders.limits import short
 from agnosticfl.data.source import SPLITS, Feature, Rows, Source
@@ -96,7 +96,7 @@ def _recognised(sources: Sequence[Path]) -> list[tuple[Path, _Format]]:
     """The files that are in one of the formats, by how they start; a folder may hold others."""
     found: list[tuple[Path, _Format]] = []
     for path in all_files(sources):
-        with path.open("rb") as file:
+        with reading(path), path.open("rb") as file:
             start = file.read(64).lstrip()
         fmt = next((fmt for fmt in _FORMATS if start.startswith(fmt.magic)), None)
         if fmt is not None:
@@ -134,12 +134,14 @@ def _examples(pixels: np.ndarray, labels: np.ndarray, place: str) -> tuple[np.nd
     """Images [n, 28, 28] uint8 with bright ink on 0, and labels [n] int32."""
     n = labels.size
     check(
-        labels.shape == (n,) and (n == 0 or labels.dtype.kind in "iu"),
-        f"{place}: labels are {labels.dtype} of shape {labels.shape}; integers [n] are needed",
-    )
-    check(
         pixels.shape in {(n, 28, 28), (n, 784)} or pixels.size == n == 0,
         f"{place}: pixels have shape {pixels.shape} for {n} labels; 28 × 28 each are needed",
+    )
+    if n == 0:
+        return np.empty((0, 28, 28), np.uint8), np.empty(0, np.int32)
+    check(
+        labels.shape == (n,) and labels.dtype.kind in "iu",
+        f"{place}: labels are {labels.dtype} of shape {labels.shape}; integers [n] are needed",
     )
     bad = np.flatnonzero((labels < 0) | (labels >= _CLASSES))
     if len(bad):
@@ -151,16 +153,14 @@ def _examples(pixels: np.ndarray, labels: np.ndarray, place: str) -> tuple[np.nd
 def _bright_ink(pixels: np.ndarray, place: str) -> np.ndarray:
     """uint8 images whose background is 0, from floats in [0, 1] of either polarity.
 
-    The three formats should all have a white background (1.0), but copies exist that were inverted
-    before. No stroke runs along the edge of a NIST image, so the median of the outermost pixels of
-    a writer's images is the background: where it is bright, the images are inverted.
+    All three formats are said to have a white background (1.0), but a copy may have been inverted
+    already, so the pixels decide. A character stands in the middle of its image: the median of the
+    outermost pixels of a writer's images is the background. Where it is bright, they are inverted.
     """
     check(
         pixels.dtype.kind in "fiu" and bool(np.all((pixels >= 0) & (pixels <= 1))),
         f"{place}: pixels must be numbers from 0 to 1",
     )
-    if pixels.size == 0:
-        return np.zeros((0, 28, 28), np.uint8)
     edge = np.ones((28, 28), bool)
     edge[1:-1, 1:-1] = False
     ink = 1 - pixels if np.median(pixels[:, edge]) > 0.5 else pixels

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from agnosticfl.data.loaders.files import find_file
+from agnosticfl.data.loaders.files import find_file, reading
 from agnosticfl.data.loaders.limits import reason
 from agnosticfl.errors import BadInput, check
 
@@ -36,18 +36,17 @@ def read_idx(path: Path, dtype: str, shape: Sequence[int | None]) -> np.ndarray:
       dtype: the type the values must have.
       shape: the dimensions the array must have, None where any is allowed.
     """
-    try:
-        with path.open("rb") as raw:
-            zipped = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            if not zipped:
-                return _parse(path, raw, dtype, shape)
+    with reading(path), path.open("rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        if not zipped:
+            return _parse(path, raw, dtype, shape)
+        try:
             with gzip.open(raw) as stream:
                 return _parse(path, stream, dtype, shape)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise BadInput(f"{path}: the gzip data is cut off or damaged ({reason(error)})") from error
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            problem = f"the gzip data is cut off or damaged ({reason(error)})"
+            raise BadInput(f"{path}: {problem}") from error
 
 
 def read_labelled_images(

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from agnosticfl.data.loaders.files import reading
 from agnosticfl.data.loaders.limits import reason, short
 from agnosticfl.errors import BadInput, check, require
 
@@ -21,7 +22,7 @@ def clients(path: Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     ijson = require("ijson", "reading LEAF's JSON")
     place = str(path)
     try:
-        with path.open("rb") as file:
+        with reading(path), path.open("rb") as file:
             for user, data in ijson.kvitems(file, "user_data", use_float=True):
                 place = f"{path}: user {short(user)}"
                 good = isinstance(data, dict) and {"x", "y"} <= data.keys()

@@ -35,4 +35,4 @@ def _feature(group: Any, name: str, place: str) -> np.ndarray:
     check(name in group, f"{place}: no data set {name!r}")
     size = group[name].nbytes
     check(size <= MAX_CLIENT_BYTES, f"{place}: {name!r} would take {size} bytes")
-    return group[name][()]
+    return np.asarray(group[name][()])
