@@ -2,7 +2,7 @@
 """What a reader accepts from a file it does not trust."""
 
 # One client's examples when unpacked: a writer of EMNIST takes about 1 MB, 200,000 sentences of
-# Stack Overflow at 200 bytes 40 MB. A bomb unpacks to a thousand times its size, and is stopped here.
+# 200 bytes 40 MB. A bomb, which unpacks to a thousand times its size, is stopped here.
 MAX_CLIENT_BYTES = 1 << 28
 
 
