@@ -131,7 +131,8 @@ def _push_seven_zip(path: Path, wanted: Wanted, push: Callable[[tuple[str, bytes
             push((name, b""))  # an empty member is one, too
 
         def write(self, s: bytes | bytearray) -> int:
-            push((self.name, bytes(s)))
+            for start in range(0, len(s), CHUNK):
+                push((self.name, bytes(s[start : start + CHUNK])))
             return len(s)
 
         def read(self, size: int | None = None) -> bytes:  # noqa: ARG002

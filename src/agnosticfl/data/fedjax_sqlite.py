@@ -15,6 +15,10 @@ from agnosticfl.data.splits import check_client_id
 from agnosticfl.errors import BadInput, check, require
 
 CLIENT_LIMIT = 1 << 29  # bytes of one client, unpacked; the largest real one has some 60 MB
+DTYPES = frozenset(
+    {b"bool", b"float16", b"float32", b"float64"}
+    | {f"{sign}int{bits}".encode() for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
 NDARRAY, SCALAR, BYTES_ARRAY = 1, 3, 4  # FedJAX's msgpack extension codes
 
 
@@ -26,7 +30,7 @@ def open_sqlite(path: Path) -> sqlite3.Connection:
 
 def read_clients(path: Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """Yields (client id, feature name -> array [n, ...]) for each client of a FedJAX file."""
-    query = "SELECT client_id, data, num_examples FROM federated_data ORDER BY rowid"
+    query = "SELECT client_id, data, num_examples FROM federated_data"
     try:
         with closing(open_sqlite(path)) as connection:
             for number, (name, data, size) in enumerate(connection.execute(query), 1):
@@ -88,17 +92,16 @@ def _extension(code: int, data: bytes) -> Any:
 
 
 def _array(shape: Any, dtype: bytes, buffer: bytes) -> np.ndarray:
-    kind = np.dtype(dtype.decode("ascii"))
-    if kind.kind not in "biuf":
-        raise ValueError(f"an array of type {kind}; only numbers are allowed")
-    return np.frombuffer(buffer, kind).reshape(_shape(shape))
+    if dtype not in DTYPES:
+        raise ValueError(f"an array of type {dtype!r}; only numbers are allowed")
+    return np.frombuffer(buffer, dtype.decode()).reshape(_shape(shape))
 
 
 def _bytes_array(shape: Any, values: Any) -> np.ndarray:
-    array = np.empty(len(values), object)
-    array[:] = values
     if not all(isinstance(value, bytes) for value in values):
         raise ValueError("a bytes array holds something else")
+    array = np.empty(len(values), object)
+    array[:] = values
     return array.reshape(_shape(shape))
 
 

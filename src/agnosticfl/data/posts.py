@@ -15,8 +15,8 @@ COLUMNS = ("PostTypeId", "OwnerUserId", "Body")
 CODE = frozenset({"pre", "code", "script", "style"})
 # Stack Exchange allows few tags; these end a line of text, all others stand within one.
 BLOCKS = frozenset(
-    ("p", "br", "hr", "div", "blockquote", "pre", "ul", "ol", "li", "dl", "dt", "dd", "table", "tr")
-    + ("td", "th", "h1", "h2", "h3", "h4", "h5", "h6")
+    {"p", "br", "hr", "div", "blockquote", "pre", "ul", "ol", "li", "dl", "dt", "dd"}
+    | {"table", "tr", "td", "th", "h1", "h2", "h3", "h4", "h5", "h6"}
 )
 
 
@@ -72,7 +72,9 @@ def _parse(parser: expat.XMLParserType, chunk: bytes, place: str, final: bool = 
         reason = expat.ErrorString(error.code)
         where = f"line {error.lineno}, column {error.offset + 1}"
         raise BadInput(f"{place}, {where}: {reason} (cut short, or not UTF-8 XML?)") from error
-    except ValueError as error:  # an encoding that Python does not know, or of several bytes
+    except BadInput:
+        raise
+    except (LookupError, ValueError) as error:  # an encoding that is unknown or of several bytes
         raise BadInput(f"{place}: {error}; UTF-8 is needed") from error
 
 

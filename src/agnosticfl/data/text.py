@@ -32,9 +32,9 @@ Vocab: TypeAlias = Annotated[
 ]
 Length: TypeAlias = Annotated[int, "words of a sentence that are kept"]
 
-# A token is the first of these that fits: a number with inner marks (3.14, 10:30); a dotted
-# abbreviation (e.g., EE.UU.); a title or form of address with its full stop (Sr., Ud., Mrs.); a
-# word with inner apostrophes (don't); a run of full stops, question and exclamation marks (..., ?!);
+# A token is the first of these that fits, in this order: a number with inner marks (3.14, 10:30);
+# a dotted abbreviation (e.g., EE.UU.); a title or form of address with its full stop (Sr., Mrs.);
+# a word with inner apostrophes (don't); a run of full stops, question and exclamation marks (...);
 # a doubled quotation mark ('', ´´, ``); any other visible character. White space, control
 # characters and byte-order marks only separate.
 TOKEN = re.compile(

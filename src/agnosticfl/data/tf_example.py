@@ -20,7 +20,7 @@ MESSAGES = {
 
 def bytes_features(record: Any, place: str) -> dict[str, bytes]:
     """Name -> value of the features of a serialised Example that hold one string of bytes."""
-    check(isinstance(record, bytes), f"{place}: the example is a {type(record).__name__}, not bytes")
+    check(isinstance(record, bytes), f"{place}: the record is {type(record).__name__}, not bytes")
     example, decode_error = _parser()
     try:
         entries = example.FromString(record).features.feature
@@ -35,7 +35,7 @@ def bytes_features(record: Any, place: str) -> dict[str, bytes]:
 
 @cache
 def _parser() -> tuple[Any, type[Exception]]:
-    """The Example class, in a pool of its own so that it never meets TensorFlow's, and its error."""
+    """The Example class, in a pool of its own so that it never meets TensorFlow's; its error."""
     what = "reading tf.train.Example"
     descriptor_pb2 = require("google.protobuf.descriptor_pb2", what)
     descriptor_pool = require("google.protobuf.descriptor_pool", what)

@@ -134,11 +134,10 @@ def post_sentences(post: Post, left_out: Counter[str]) -> Iterator[tuple[list[st
     elif not OWNER.fullmatch(post.owner):
         raise BadInput(f"{post.place}: OwnerUserId is {post.owner[:20]!r}, not a number")
     else:
-        found = False
+        words = None
         for words in split_sentences(_text(post)):
-            found = True
             yield words, post.owner, DOMAIN_OF[post.kind]
-        if not found:
+        if words is None:
             left_out["posts without text"] += 1
 
 

@@ -81,10 +81,10 @@ def load(
 
 
 def _sentence(record: Record) -> Sentence:
+    for name, value in (("tokens", record.tokens), ("type", record.kind)):
+        check(isinstance(value, bytes), f"{record.place}: `{name}` is not text")
     try:
         words = record.tokens.decode().split()
-    except AttributeError:
-        raise BadInput(f"{record.place}: `tokens` is {record.tokens!r}, not text") from None
     except UnicodeDecodeError as error:
         raise BadInput(f"{record.place}: `tokens` is not UTF-8 at byte {error.start}") from error
     if record.kind not in DOMAIN_OF:
