@@ -221,6 +221,21 @@ def test_a_member_outside_of_the_archive_is_only_a_name(tmp_path: Path, name: st
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("name", ["corpus.zip", "corpus.7z"])
+@pytest.mark.filterwarnings("ignore:Duplicate name")  # zipfile's, when the test writes it
+def test_a_file_that_is_there_twice_is_refused(tmp_path: Path, name: str) -> None:
+    path, title = tmp_path / name, "es_Spain_2000_Hola_movie_n_1.run"
+    if name.endswith("zip"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(title, "Uno .")
+            archive.writestr(title, "Dos .")
+    else:
+        with py7zr.SevenZipFile(path, "w") as archive:
+            archive.writestr("Uno .", title)
+            archive.writestr("Dos .", title)
+    assert f"{path}: the file '{title}' is there 2 times" in one_line(lambda: load([path]))
+
+
 def test_links_in_a_tar_are_not_followed(tmp_path: Path) -> None:
     path = tmp_path / "corpus.tar"
     with tarfile.open(path, "w") as archive:

@@ -89,9 +89,11 @@ def members(path: Path, wanted: Wanted) -> Iterator[Member]:
 
 
 def _folder(path: Path, wanted: Wanted) -> Iterator[Member]:
-    for file in sorted(path.rglob("*")):
+    with reading(path):
+        files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    for file in files:
         name = file.relative_to(path).as_posix()
-        if file.is_file() and wanted(name):
+        if wanted(name):
             yield Member(name, chunks(file))
 
 
@@ -122,6 +124,7 @@ def _seven_zip(path: Path, wanted: Wanted) -> Iterator[Member]:
 
 def _push_seven_zip(path: Path, wanted: Wanted, push: Callable[[tuple[str, bytes]], None]) -> None:
     py7zr = require("py7zr", "reading .7z")
+    names: set[str] = set()
 
     class Writer(py7zr.Py7zIO):
         """Where py7zr writes one member as it is unpacked."""
@@ -148,6 +151,10 @@ def _push_seven_zip(path: Path, wanted: Wanted, push: Callable[[tuple[str, bytes
 
     class Writers(py7zr.WriterFactory):
         def create(self, filename: str) -> Any:
+            # py7zr tidies names, and renames the second of two equal ones.
+            check(
+                filename in names, f"{path}: the file name {filename!r} is no plain path of its own"
+            )
             return Writer(filename)
 
     # An open file instead of a path keeps py7zr from unpacking in several threads at once.
@@ -155,7 +162,7 @@ def _push_seven_zip(path: Path, wanted: Wanted, push: Callable[[tuple[str, bytes
         files = [info for info in archive.list() if not info.is_directory]
         total = sum(info.uncompressed for info in files)
         _check_ratio(total, path.stat().st_size, str(path))
-        names = [info.filename for info in files if wanted(info.filename)]
+        names.update(info.filename for info in files if wanted(info.filename))
         if names:
             archive.extract(targets=names, factory=Writers())
 

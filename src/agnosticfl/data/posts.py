@@ -2,6 +2,7 @@
 """Posts of a Stack Exchange dump, as XML or CSV, and the text in their HTML."""
 
 import csv
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from xml.parsers import expat
@@ -18,6 +19,8 @@ BLOCKS = frozenset(
     {"p", "br", "hr", "div", "blockquote", "pre", "ul", "ol", "li", "dl", "dt", "dd"}
     | {"table", "tr", "td", "th", "h1", "h2", "h3", "h4", "h5", "h6"}
 )
+
+WHITE_SPACE = re.compile(r"\s+")
 
 
 class Post(NamedTuple):
@@ -136,8 +139,7 @@ class _Text:
 
     def data(self, data: str) -> None:
         if not self.in_code:
-            # A line break in the source of a paragraph is a space.
-            self.parts.append(" ".join(data.split("\n")))
+            self.parts.append(WHITE_SPACE.sub(" ", data))  # a line break in a paragraph is a space
 
     def close(self) -> str:
         return "".join(self.parts)

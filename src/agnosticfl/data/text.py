@@ -101,7 +101,7 @@ def text_source(
     to count the words of the training clients (not if a word-count file is given), and in rows().
     """
     check(
-        1 <= options.vocab_size <= 2**31 - 10,
+        options.vocab_size >= 1,
         f"the vocabulary size is {options.vocab_size}; it must be at least 1",
     )
     check(

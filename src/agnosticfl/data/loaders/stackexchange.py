@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from agnosticfl.data.archives import chunks, members
+from agnosticfl.data.archives import chunks, members, reading
 from agnosticfl.data.posts import Post, html_text, read_csv, read_xml
 from agnosticfl.data.source import Source
 from agnosticfl.data.splits import (
@@ -31,7 +31,7 @@ from agnosticfl.errors import BadInput, check
 
 DOMAIN_OF = {"1": 0, "2": 1}  # PostTypeId -> question, answer
 POSTS_FILE = re.compile(r"(?:(?P<site>.+)[.-])?Posts\.(?P<form>xml|csv)(?:\.gz)?")
-ARCHIVE = re.compile(r"(?P<site>.+?)(?:-Posts)?\.7z")
+ARCHIVE = re.compile(r"(?P<site>[^-]+)(?:-Posts)?\.7z")  # not stackoverflow.com-Users.7z
 OWNER = re.compile(r"-?[0-9]{1,18}")  # −1 is the community user
 
 
@@ -82,7 +82,8 @@ def find_dumps(sources: Sequence[Path]) -> list[Dump]:
     """The files of posts among the sources; each site once."""
     dumps: list[Dump] = []
     for source in sources:
-        inside = sorted(source.iterdir()) if source.is_dir() else [source]
+        with reading(source):
+            inside = sorted(source.iterdir()) if source.is_dir() else [source]
         found = [dump for path in inside if (dump := _as_dump(path)) is not None]
         wanted = "<site>.Posts.xml, <site>.Posts.csv (also .gz) or <site>.7z"
         check(bool(found), f"{source} is no file of posts and holds none; needed: {wanted}")

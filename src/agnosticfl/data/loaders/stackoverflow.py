@@ -63,12 +63,13 @@ def load(
         for records in readers:
             for record in records():
                 sentence = _sentence(record)
-                taken[record.split, record.client] += 1
+                owner = (record.split, record.client)
                 if not sentence.words:
                     left_out["sentences without a word"] += 1
-                elif taken[record.split, record.client] > max_sentences_per_client:
+                elif taken[owner] == max_sentences_per_client:
                     left_out[f"sentences over {max_sentences_per_client} of a client"] += 1
                 else:
+                    taken[owner] += 1
                     yield sentence
 
     return text_source(

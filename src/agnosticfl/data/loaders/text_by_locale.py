@@ -87,6 +87,8 @@ def load(
         f"sentences per client is {sentences_per_client}; it must be at least 1",
     )
     files = [File(source, name) for source in sources for name in _names(source)]
+    for file, number in Counter(files).items():
+        check(number == 1, f"{file.source}: the file {file.name!r} is there {number} times")
     owners = _owners_from_csv(files, csv) if csv else _owners_by_pattern(files, pattern)
     locale_of = {owner.client: owner.locale for owner in reversed(owners.values())}
     splits = stratified_splits(locale_of, fractions, seed)
