@@ -4,6 +4,7 @@
 import csv
 import gzip
 import io
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -231,6 +232,12 @@ def test_a_7z_bomb_and_a_7z_without_posts_are_refused(tmp_path: Path) -> None:
     assert "holds no Posts.xml" in one_line(lambda: load_bytes(tmp_path, other, "ai.7z"))
 
 
+def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "py7zr", None)
+    message = one_line(lambda: load_bytes(tmp_path, b"", "ai.7z"))
+    assert message == "reading .7z needs py7zr: pip install 'agnosticfl[data]'"
+
+
 @pytest.mark.parametrize(
     ("html", "text"),
     [
@@ -288,7 +295,7 @@ def test_the_real_dumps() -> None:
     source = load([real_data("stackexchange")])
     lines = read_back(source)
     assert len({line[1] for line in lines}) == 3306  # users with at least one sentence
-    assert Counter(line[2] for line in lines) == {"question": 36_698, "answer": 94_419}
+    assert Counter(line[2] for line in lines) == {"question": 36_698, "answer": 94_418}
     assert source.left_out["posts that are neither question nor answer"] == 847
     assert source.left_out["posts without an owner"] == 159
     assert source.left_out["posts without text"] == 86

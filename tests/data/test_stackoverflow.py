@@ -152,6 +152,7 @@ def test_splits_come_from_names_options_and_rows(tmp_path: Path) -> None:
     assert read_back(load([other], split="train")) == EXPECTED
     assert "'other.sqlite' does not tell the split" in one_line(lambda: load([other]))
     assert "did you mean 'test'" in one_line(lambda: load([other], split="tests"))
+    assert "leave out --split" in one_line(lambda: load([tff], split="train"))
 
 
 def test_bad_values_are_named_with_their_place(tmp_path: Path) -> None:

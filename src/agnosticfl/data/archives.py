@@ -12,14 +12,14 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from agnosticfl.errors import BadInput, check, require
 
 CHUNK = 1 << 20
-# Text shrinks about fourfold, at best some tens: what shrinks this much is a bomb.
+# Dumps shrink about fourfold; what shrinks this much is no text but a bomb.
 HIGHEST_RATIO, RATIO_MATTERS_FROM = 200, 1 << 24
 
 Wanted: TypeAlias = Callable[[str], bool]  # path inside the archive -> read it?
@@ -41,7 +41,7 @@ def reading(place: object) -> Generator[None]:
     """Turns what a library says of a damaged or missing file into one line.
 
     Readers of compressed formats meet damage with exceptions of a dozen kinds, from EOFError to
-    IndexError, so all are caught; nothing but their calls may stand inside.
+    IndexError, so all are caught; little but their calls should stand inside.
     """
     try:
         yield
@@ -199,14 +199,13 @@ def pulled(work: Callable[[Callable[[Any], None]], None]) -> Iterator[Any]:
         raise _StoppedError
 
     def run() -> None:
+        failure = None
         try:
             work(put)
-            put(end)
-        except _StoppedError:
-            return
         except BaseException as error:  # carried to the thread that asked
-            if not stopped.is_set():
-                put(end, error)
+            failure = error
+        with suppress(_StoppedError):
+            put(end, failure)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

@@ -14,7 +14,7 @@ import numpy as np
 from agnosticfl.data.splits import check_client_id
 from agnosticfl.errors import BadInput, check, require
 
-CLIENT_LIMIT = 1 << 29  # bytes of one client, unpacked; the largest real one has some 60 MB
+CLIENT_LIMIT = 1 << 29  # bytes of one client, unpacked: a bound on memory
 DTYPES = frozenset(
     {b"bool", b"float16", b"float32", b"float64"}
     | {f"{sign}int{bits}".encode() for sign in ("", "u") for bits in (8, 16, 32, 64)}

@@ -10,7 +10,7 @@ from xml.parsers import expat
 from agnosticfl.data.archives import lines
 from agnosticfl.errors import BadInput, check, require
 
-ROW_LIMIT = 1 << 26  # bytes of one post; real ones have at most some hundred thousand
+ROW_LIMIT = 1 << 26  # bytes of one post: a bound on memory
 COLUMNS = ("PostTypeId", "OwnerUserId", "Body")
 
 CODE = frozenset({"pre", "code", "script", "style"})
@@ -43,9 +43,7 @@ def read_xml(chunks: Iterator[bytes], place: str) -> Iterator[Post]:
     def start(tag: str, attributes: Mapping[str, str]) -> None:
         here = f"{place}, line {parser.CurrentLineNumber}"
         if tag == "row":
-            check(
-                "PostTypeId" in attributes, f"{here}: the row has no PostTypeId; is it Posts.xml?"
-            )
+            check("PostTypeId" in attributes, f"{here}: the row has no PostTypeId")
             found.append(Post(here, *(attributes.get(name, "") for name in COLUMNS)))
         else:
             check(tag == "posts", f"{here}: <{tag[:60]}> in a file that may hold <posts> and <row>")
@@ -86,10 +84,8 @@ def read_csv(chunks: Iterator[bytes], place: str) -> Iterator[Post]:
     csv.field_size_limit(ROW_LIMIT)
     rows = csv.reader(_decoded(lines(chunks, place, ROW_LIMIT), place), strict=True)
     header = _next_row(rows, place)
-    check(
-        header is not None, f"{place} is empty; a header line with {', '.join(COLUMNS)} is needed"
-    )
-    assert header is not None
+    if header is None:
+        raise BadInput(f"{place} is empty; a header with {', '.join(COLUMNS)} is needed")
     for name in COLUMNS:
         check(name in header, f"{place}, line 1: there is no column {name!r} in {header}"[:300])
     columns = [header.index(name) for name in COLUMNS]

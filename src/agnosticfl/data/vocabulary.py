@@ -10,16 +10,15 @@ from agnosticfl.errors import BadInput, check
 PAD, BOS, EOS, FIRST_WORD = 0, 1, 2, 3  # then K words, 3 … K+2, and K+3 for all others (OOV)
 SPECIALS, OOV_NAME = ("<pad>", "<bos>", "<eos>"), "<oov>"
 
-TABLE_LIMIT = 5_000_000  # entries of the count table: about 500 MB
+TABLE_LIMIT = 5_000_000  # entries of the count table: some 430 MB (words of ten letters)
 LONGEST_WORD = 64  # characters; what is longer is no word and always OOV
 
 
 def count_words(counts: Counter[str], words: Iterable[str]) -> None:
     """Adds `words` to `counts`, and prunes rare words when the table is over its limit.
 
-    After pruning, a word's count may be too small by what it had when it was dropped. That moves no
-    word of a usual vocabulary: those occur thousands of times by the time five million different
-    words were seen.
+    A word that was dropped and comes again starts from zero, so its count is too small by the few
+    times it had been seen; the frequent words are never dropped and stay exact.
     """
     counts.update(word for word in words if len(word) <= LONGEST_WORD)
     if len(counts) > TABLE_LIMIT:

@@ -106,6 +106,7 @@ def _reader(path: Path, split: str | None) -> ReadRecords:
         in_file = _split_of_file(path, split)
         return lambda: _fedjax(path, in_file)
     check("examples" in tables, f"{path} has neither a table federated_data (FedJAX) nor examples")
+    check(split is None, f"{path} names the split in each row; leave out --split")
     return lambda: _tff_sqlite(path)
 
 

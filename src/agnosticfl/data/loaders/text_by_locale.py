@@ -90,7 +90,8 @@ def load(
     for file, number in Counter(files).items():
         check(number == 1, f"{file.source}: the file {file.name!r} is there {number} times")
     owners = _owners_from_csv(files, csv) if csv else _owners_by_pattern(files, pattern)
-    locale_of = {owner.client: owner.locale for owner in reversed(owners.values())}
+    # For the split, a client of several locales belongs to the alphabetically first.
+    locale_of = dict(sorted(owners.values(), reverse=True))
     splits = stratified_splits(locale_of, fractions, seed)
     thinned = _thinned(splits, locale_of, _parse_numbers(train_clients or "", locale_of), seed)
     kept = {file: owner for file, owner in owners.items() if owner.client not in thinned}
@@ -107,9 +108,9 @@ def load(
         taken: Counter[str] = Counter()
         for file, text in _texts(sources, kept, encoding):
             owner, words = kept[file], None
+            domain = domains.index(owner.locale)
             for words in split_sentences(text):
                 client = _slice_name(owner.client, taken, sentences_per_client)
-                domain = domains.index(owner.locale)
                 yield Sentence(splits[owner.client], client, domain, words)
             if words is None:
                 left_out["files without text"] += 1
