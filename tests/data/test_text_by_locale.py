@@ -268,8 +268,7 @@ def test_other_files_and_options_are_refused(tmp_path: Path) -> None:
     assert "'Mexico' has 2 clients" in one_line(lambda: load([tmp_path / "two"]))
 
 
-# Tokens between white space, as ACTIV-ES is distributed: they round to the 1.10, 0.98 and 1.38
-# million that its description gives.
+# Tokens between white space, as ACTIV-ES is distributed: 1.10, 0.98 and 1.38 million.
 ACTIV_ES_TOKENS = {"Argentina": 1_103_037, "Mexico": 976_192, "Spain": 1_380_924}
 
 
