@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stack Overflow as FedJAX (SQLite) and TFF (SQLite, HDF5) ship it; domains question and answer."""
+
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+from agnosticfl.data.archives import reading
+from agnosticfl.data.fedjax_sqlite import as_text, open_sqlite, read_clients
+from agnosticfl.data.source import SPLITS, Source
+from agnosticfl.data.splits import check_client_id
+from agnosticfl.data.text import Length, Sentence, TextOptions, Vocab, VocabSize, text_source
+from agnosticfl.data.tf_example import bytes_features
+from agnosticfl.errors import BadInput, check, choose, require
+
+DOMAIN_OF = {b"question": 0, b"answer": 1}  # by the field `type`
+SPLIT_IN_NAME = re.compile(r"train|held_?out|test")
+PIECE = 4096  # sentences of one client read at a time
+
+
+class Record(NamedTuple):
+    """One sentence as it is in the file."""
+
+    place: str
+    split: str
+    client: str
+    tokens: Any  # bytes: words with spaces between
+    kind: Any  # bytes: question or answer
+
+
+ReadRecords: TypeAlias = Callable[[], Iterator[Record]]
+
+
+def load(
+    sources: Sequence[Path],
+    *,
+    max_sentences_per_client: Annotated[int, "sentences kept of a client, the first ones"] = 1000,
+    split: Annotated[
+        str | None, "split of the files, where their names do not tell (train, heldout, test)"
+    ] = None,
+    vocab_size: VocabSize = 10_000,
+    vocab: Vocab = None,
+    length: Length = 20,
+) -> Source:
+    """Sentences of users, as tokenised by TFF.
+
+    Args:
+      sources: `*_train.sqlite`, `*_held_out.sqlite`, `*_test.sqlite` (FedJAX), `*_train.h5`, …
+        (TFF), or TFF's one `stackoverflow.sqlite`, which names the split in each row.
+    """
+    check(
+        max_sentences_per_client >= 1,
+        f"max sentences per client is {max_sentences_per_client}; it must be at least 1",
+    )
+    readers = [_reader(path, split) for path in sources]
+
+    def read(left_out: Counter[str]) -> Iterator[Sentence]:
+        taken: Counter[tuple[str, str]] = Counter()
+        for records in readers:
+            for record in records():
+                sentence = _sentence(record)
+                owner = (record.split, record.client)
+                if not sentence.words:
+                    left_out["sentences without a word"] += 1
+                elif taken[owner] == max_sentences_per_client:
+                    left_out[f"sentences over {max_sentences_per_client} of a client"] += 1
+                else:
+                    taken[owner] += 1
+                    yield sentence
+
+    return text_source(
+        "stackoverflow",
+        "CC BY-SA",
+        ("question", "answer"),
+        read,
+        TextOptions(vocab_size, vocab, length),
+    )
+
+
+def _sentence(record: Record) -> Sentence:
+    for name, value in (("tokens", record.tokens), ("type", record.kind)):
+        check(isinstance(value, bytes), f"{record.place}: `{name}` is not text")
+    try:
+        words = record.tokens.decode().split()
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{record.place}: `tokens` is not UTF-8 at byte {error.start}") from error
+    if record.kind not in DOMAIN_OF:
+        raise BadInput(f"{record.place}: `type` is {record.kind!r}; it must be question or answer")
+    return Sentence(record.split, record.client, DOMAIN_OF[record.kind], words)
+
+
+def _reader(path: Path, split: str | None) -> ReadRecords:
+    """How to read a file, by what is in it."""
+    with reading(path), path.open("rb") as stream:
+        magic = stream.read(16)
+    if magic.startswith(b"\x89HDF\r\n\x1a\n"):
+        in_file = _split_of_file(path, split)
+        return lambda: _hdf5(path, in_file)
+    check(magic == b"SQLite format 3\0", f"{path} is neither an SQLite nor an HDF5 file")
+    tables = _tables(path)
+    if "federated_data" in tables:
+        in_file = _split_of_file(path, split)
+        return lambda: _fedjax(path, in_file)
+    check("examples" in tables, f"{path} has neither a table federated_data (FedJAX) nor examples")
+    check(split is None, f"{path} names the split in each row; leave out --split")
+    return lambda: _tff_sqlite(path)
+
+
+def _split_of_file(path: Path, split: str | None) -> str:
+    if split is not None:
+        return choose(split, SPLITS, "split")
+    found = {name.replace("_", "") for name in SPLIT_IN_NAME.findall(path.stem)}
+    check(
+        len(found) == 1,
+        f"the name {path.name!r} does not tell the split; say --split train, heldout or test",
+    )
+    return found.pop()
+
+
+def _tables(path: Path) -> set[str]:
+    with reading(path), closing(open_sqlite(path)) as connection:
+        query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+        return {name for (name,) in connection.execute(query)}
+
+
+def _fedjax(path: Path, split: str) -> Iterator[Record]:
+    for client, arrays in read_clients(path):
+        place = f"{path}, client {client}"
+        _check_fields(arrays, place)
+        for number, (tokens, kind) in enumerate(zip(arrays["tokens"], arrays["type"], strict=True)):
+            yield Record(f"{place}, sentence {number}", split, client, tokens, kind)
+
+
+def _hdf5(path: Path, split: str) -> Iterator[Record]:
+    h5py = require("h5py", "reading HDF5")
+    with reading(path), h5py.File(path, "r") as file:
+        check("examples" in file, f"{path} has no group `examples`")
+        for client, features in file["examples"].items():
+            place = f"{path}, client {check_client_id(client, str(path))}"
+            _check_fields(features, place)
+            tokens, kinds = features["tokens"], features["type"]
+            check(tokens.shape == kinds.shape, f"{place}: `tokens` and `type` differ in length")
+            for start in range(0, len(tokens), PIECE):
+                part = slice(start, start + PIECE)
+                for number, pair in enumerate(zip(tokens[part], kinds[part], strict=True), start):
+                    yield Record(f"{place}, sentence {number}", split, client, *pair)
+
+
+def _tff_sqlite(path: Path) -> Iterator[Record]:
+    query = "SELECT rowid, split_name, client_id, serialized_example_proto FROM examples"
+    try:
+        with closing(open_sqlite(path)) as connection:
+            for number, split, client, example in connection.execute(query):
+                place = f"{path}, row {number}"
+                check(split in SPLITS, f"{place}: split_name is {split!r}; allowed: {SPLITS}")
+                features = bytes_features(example, place)
+                _check_fields(features, place)
+                name = as_text(client, place)
+                yield Record(place, split, name, features["tokens"], features["type"])
+    except sqlite3.Error as error:
+        raise BadInput(f"{path} is no TFF file or is damaged: {error}") from error
+
+
+def _check_fields(features: Any, place: str) -> None:
+    for name in ("tokens", "type"):
+        check(name in features, f"{place}: there is no field {name!r}")

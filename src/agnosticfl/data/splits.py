@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Client ids, and which split a client falls in: pure functions of (seed, client id)."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple, TypeAlias
+
+from agnosticfl.errors import BadInput, check
+
+LONGEST_ID = 1024  # characters; a longer client id is a damaged field, not a name
+
+HeldoutFraction: TypeAlias = Annotated[float, "share of the clients in the heldout split"]
+TestFraction: TypeAlias = Annotated[float, "share of the clients in the test split"]
+Seed: TypeAlias = Annotated[int, "seed of every random choice"]
+
+
+class Fractions(NamedTuple):
+    """The shares of the heldout and the test split; the rest is train."""
+
+    heldout: float
+    test: float
+
+
+def check_client_id(client: str, place: str) -> str:
+    """Returns `client` if it can be a client id; `place` says where it was read."""
+    check(bool(client), f"{place}: the client id is empty; every example needs an owner")
+    check(
+        len(client) <= LONGEST_ID,
+        f"{place}: the client id {client[:20]!r}… has {len(client)} characters;"
+        f" at most {LONGEST_ID} are allowed",
+    )
+    return client
+
+
+def check_fractions(fractions: Fractions) -> Fractions:
+    """Returns `fractions` if both are shares that leave something to train on."""
+    fine = 0 <= fractions.heldout < 1 and 0 <= fractions.test < 1 and sum(fractions) < 1
+    check(
+        fine,
+        f"the heldout fraction is {fractions.heldout} and the test fraction {fractions.test};"
+        " both must be at least 0 and their sum below 1",
+    )
+    return fractions
+
+
+def uniform_hash(seed: int, name: str) -> float:
+    """A number in [0, 1) that is a function of (seed, name) alone, in every process."""
+    digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 11) / 2**53
+
+
+def split_of(client: str, fractions: Fractions, seed: int) -> str:
+    """The split of one client, whichever others there are: for data read as a stream."""
+    place = uniform_hash(seed, client)
+    if place < fractions.test:
+        return "test"
+    return "heldout" if place < fractions.test + fractions.heldout else "train"
+
+
+def stratified_splits(
+    stratum_of: Mapping[str, str], fractions: Fractions, seed: int
+) -> dict[str, str]:
+    """Client -> split, with the fractions kept within each stratum and no split left empty.
+
+    Args:
+      stratum_of: client -> its stratum (the locale).
+    """
+    members: dict[str, list[str]] = {}
+    for client in sorted(stratum_of, key=lambda client: (uniform_hash(seed, client), client)):
+        members.setdefault(stratum_of[client], []).append(client)
+    splits: dict[str, str] = {}
+    for stratum, clients in members.items():
+        test, heldout = (_share(part, len(clients)) for part in (fractions.test, fractions.heldout))
+        if test + heldout >= len(clients):
+            raise BadInput(
+                f"{stratum!r} has {len(clients)} clients: too few to put {test} in test,"
+                f" {heldout} in heldout and one in train"
+            )
+        names = ["test"] * test + ["heldout"] * heldout
+        names += ["train"] * (len(clients) - len(names))
+        splits.update(zip(clients, names, strict=True))
+    return splits
+
+
+def _share(fraction: float, number: int) -> int:
+    return max(1, round(fraction * number)) if fraction > 0 else 0
