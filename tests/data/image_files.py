@@ -93,25 +93,26 @@ def pack(features: Mapping[str, np.ndarray]) -> bytes:
     return zlib.compress(packed)
 
 
-def write_blobs(path: Path, blobs: Mapping[str, bytes]) -> Path:
+def write_clients(path: Path, clients: Mapping[str, Mapping[str, np.ndarray]]) -> Path:
     with closing(sqlite3.connect(path)) as database, database:
         database.execute(
             "CREATE TABLE federated_data (client_id BLOB NOT NULL PRIMARY KEY,"
             " data BLOB NOT NULL, num_examples INTEGER NOT NULL)"
         )
-        rows = [(name.encode(), blob, 0) for name, blob in blobs.items()]
+        rows = [(name.encode(), pack(own), len(own["label"])) for name, own in clients.items()]
         database.executemany("INSERT INTO federated_data VALUES (?, ?, ?)", rows)
     return path
 
 
 def write_sqlite(path: Path, writers: Mapping[str, Sequence[int]] = WRITERS) -> Path:
-    blobs = {
-        f"{k:016x}:{writer}": pack(
-            {"pixels": white_paper(labels), "label": np.array(labels, np.int32)}
-        )
+    clients = {
+        f"{k:016x}:{writer}": {
+            "pixels": white_paper(labels),
+            "label": np.array(labels, np.int32),
+        }
         for k, (writer, labels) in enumerate(writers.items())
     }
-    return write_blobs(path, blobs)
+    return write_clients(path, clients)
 
 
 def write_hdf5(path: Path, writers: Mapping[str, Sequence[int]] = WRITERS) -> Path:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agnosticfl.data.loaders import idx
-from agnosticfl.data.loaders.idx import find_idx, read_idx, read_labelled_images
+from agnosticfl.data.formats import idx
+from agnosticfl.data.formats.idx import find_idx, read_idx, read_labelled_images
 from agnosticfl.errors import BadInput
 from tests.data.image_files import idx_bytes, write_images
 

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agnosticfl.data import posts
+from agnosticfl.data.formats import posts
+from agnosticfl.data.formats.posts import Post, html_text, read_csv, read_xml
 from agnosticfl.data.loaders.stackexchange import load
-from agnosticfl.data.posts import Post, html_text, read_csv, read_xml
 from agnosticfl.data.source import Source
 from tests.data.real import real_data
 from tests.data.texts import one_line, read_back, refusal, truncations_are_clean

@@ -15,10 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agnosticfl.data import fedjax_sqlite
-from agnosticfl.data.fedjax_sqlite import decode_client, read_clients
+from agnosticfl.data.formats.tf_example import bytes_features
 from agnosticfl.data.loaders.stackoverflow import load
-from agnosticfl.data.tf_example import bytes_features
 from tests.data.texts import one_line, read_back, refusal, truncations_are_clean
 
 FEDJAX_TABLE = "federated_data(client_id BLOB, data BLOB, num_examples INTEGER)"
@@ -183,55 +181,7 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     bare = tmp_path / "train.h5"
     with h5py.File(bare, "w") as file:
         file.create_group("examples/ann")
-    assert "client ann: there is no field 'tokens'" in one_line(lambda: load([bare]))
-
-
-def test_fedjax_arrays_and_scalars(tmp_path: Path) -> None:
-    pixels = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
-    content = {"pixels": ndarray(pixels), "label": ndarray(np.array([3, 4], np.int32))}
-    path = write_table(tmp_path / "f.sqlite", FEDJAX_TABLE, [(b"f1", packed(content), 2)])
-    ((client, arrays),) = read_clients(path)
-    assert client == "f1"
-    np.testing.assert_array_equal(arrays["pixels"], pixels)
-    np.testing.assert_array_equal(arrays["label"], [3, 4])
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (b"no zlib", "not zlib"),
-        (packed({})[:-2], "cut short"),
-        (zlib.compress(b"\xc1"), "not FedJAX's msgpack"),
-        (packed([1, 2]), "not a map"),
-        (packed({"x": 1}), "not a map"),
-        (packed({"x": ndarray(np.array(3), code=3)}), "not a map"),
-        (packed({"x": ndarray(np.zeros(2))}), "arrays of 3 examples"),
-        (packed({"x": msgpack.ExtType(9, b"\x90")}), "unknown extension 9"),
-        (packed({"x": msgpack.ExtType(1, msgpack.packb([[3], "object", b"x" * 24]))}), "b'object'"),
-        (packed({"x": msgpack.ExtType(1, msgpack.packb([[3], "int8", b"12"]))}), "reshape"),
-        (packed({"x": msgpack.ExtType(4, msgpack.packb([[3], [b"a", 1, 2]]))}), "something else"),
-        (packed({"x": msgpack.ExtType(4, msgpack.packb([[-3], []]))}), "no shape"),
-        ("text", "a str, not bytes"),
-    ],
-)
-def test_a_damaged_client_is_refused(data: Any, reason: str) -> None:
-    message = one_line(lambda: decode_client(data, 3, "file, row 7"))
-    assert message.startswith("file, row 7: ")
-    assert reason in message
-
-
-def test_a_zlib_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fedjax_sqlite, "CLIENT_LIMIT", 1 << 20)
-    bomb = zlib.compress(bytes(1 << 24))
-    assert len(bomb) < 1 << 15
-    assert "unpacks to over 1048576 bytes" in one_line(lambda: decode_client(bomb, 1, "here"))
-
-
-@given(st.binary(max_size=100), st.booleans())
-def test_any_client_data_is_refused_or_decoded(data: bytes, as_extension: bool) -> None:
-    content = packed({"x": msgpack.ExtType(1, data)}) if as_extension else zlib.compress(data)
-    message = refusal(lambda: decode_client(content, 0, "here"))
-    assert message is None or message.startswith("here: ")
+    assert "client 'ann': no data set 'tokens'" in one_line(lambda: load([bare]))
 
 
 @given(st.binary(max_size=100), st.integers(0, 60))

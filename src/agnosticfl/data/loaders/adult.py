@@ -7,9 +7,9 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from agnosticfl.data.loaders.files import find_file, reading
-from agnosticfl.data.loaders.in_memory import in_pieces, random_clients
-from agnosticfl.data.loaders.limits import short
+from agnosticfl.data.formats.files import find_file, reading
+from agnosticfl.data.formats.limits import short
+from agnosticfl.data.in_memory import in_pieces, random_clients
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.errors import BadInput, check
 
@@ -93,9 +93,10 @@ def _people(path: Path) -> Iterator[list[str]]:
 
 
 def _lines(path: Path) -> list[str]:
+    with reading(path):
+        data = path.read_bytes()
     try:
-        with reading(path):
-            return path.read_text("utf-8-sig").split("\n")
+        return data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: no UTF-8 text at offset {error.start}") from error
 

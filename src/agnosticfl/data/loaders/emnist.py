@@ -9,10 +9,10 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from agnosticfl.data.loaders import fedjax_sqlite, leaf_json, tff_hdf5
-from agnosticfl.data.loaders.files import all_files, reading
-from agnosticfl.data.loaders.in_memory import in_pieces
-from agnosticfl.data.loaders.limits import short
+from agnosticfl.data.formats import fedjax_sqlite, leaf_json, sqlite, tff_hdf5
+from agnosticfl.data.formats.files import all_files, reading
+from agnosticfl.data.formats.limits import short
+from agnosticfl.data.in_memory import in_pieces
 from agnosticfl.data.source import SPLITS, Feature, Rows, Source
 from agnosticfl.errors import BadInput, check, choose
 
@@ -32,9 +32,9 @@ class _Format(NamedTuple):
 
 
 _FORMATS = (
-    _Format(b"SQLite format 3\0", fedjax_sqlite.clients, "pixels", "label"),
+    _Format(sqlite.MAGIC, fedjax_sqlite.clients, "pixels", "label"),
     _Format(
-        b"\x89HDF\r\n\x1a\n",
+        tff_hdf5.MAGIC,
         lambda path: tff_hdf5.clients(path, ("pixels", "label")),
         "pixels",
         "label",

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import numpy as np
 
-from agnosticfl.data.loaders.idx import read_labelled_images
-from agnosticfl.data.loaders.in_memory import in_pieces, random_clients
+from agnosticfl.data.formats.idx import read_labelled_images
+from agnosticfl.data.in_memory import in_pieces, random_clients
 from agnosticfl.data.source import Feature, Rows, Source
 
 _CLASSES = {"t-shirt": 0, "pullover": 2, "shirt": 6}  # name -> label in the files

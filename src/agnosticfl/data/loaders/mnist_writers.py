@@ -7,8 +7,8 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from agnosticfl.data.loaders.idx import find_idx, read_idx, read_labelled_images
-from agnosticfl.data.loaders.in_memory import generator, in_pieces
+from agnosticfl.data.formats.idx import find_idx, read_idx, read_labelled_images
+from agnosticfl.data.in_memory import generator, in_pieces
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.errors import BadInput, check
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from agnosticfl.data.archives import chunks, members, reading
-from agnosticfl.data.posts import Post, html_text, read_csv, read_xml
+from agnosticfl.data.formats.archives import chunks, members
+from agnosticfl.data.formats.files import reading
+from agnosticfl.data.formats.posts import Post, html_text, read_csv, read_xml
 from agnosticfl.data.source import Source
 from agnosticfl.data.splits import (
     Fractions,

@@ -2,24 +2,24 @@
 """Stack Overflow as FedJAX (SQLite) and TFF (SQLite, HDF5) ship it; domains question and answer."""
 
 import re
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from agnosticfl.data.archives import reading
-from agnosticfl.data.fedjax_sqlite import as_text, open_sqlite, read_clients
+import numpy as np
+
+from agnosticfl.data.formats import fedjax_sqlite, sqlite, tff_hdf5
+from agnosticfl.data.formats.files import reading
+from agnosticfl.data.formats.sqlite import client_text, open_sqlite
+from agnosticfl.data.formats.tf_example import bytes_features
 from agnosticfl.data.source import SPLITS, Source
 from agnosticfl.data.splits import check_client_id
 from agnosticfl.data.text import Length, Sentence, TextOptions, Vocab, VocabSize, text_source
-from agnosticfl.data.tf_example import bytes_features
-from agnosticfl.errors import BadInput, check, choose, require
+from agnosticfl.errors import BadInput, check, choose
 
 DOMAIN_OF = {b"question": 0, b"answer": 1}  # by the field `type`
 SPLIT_IN_NAME = re.compile(r"train|held_?out|test")
-PIECE = 4096  # sentences of one client read at a time
 
 
 class Record(NamedTuple):
@@ -97,14 +97,14 @@ def _reader(path: Path, split: str | None) -> ReadRecords:
     """How to read a file, by what is in it."""
     with reading(path), path.open("rb") as stream:
         magic = stream.read(16)
-    if magic.startswith(b"\x89HDF\r\n\x1a\n"):
+    if magic.startswith(tff_hdf5.MAGIC):
         in_file = _split_of_file(path, split)
-        return lambda: _hdf5(path, in_file)
-    check(magic == b"SQLite format 3\0", f"{path} is neither an SQLite nor an HDF5 file")
-    tables = _tables(path)
-    if "federated_data" in tables:
+        return lambda: _by_client(tff_hdf5.clients(path, ("tokens", "type")), path, in_file)
+    check(magic == sqlite.MAGIC, f"{path} is neither an SQLite nor an HDF5 file")
+    tables = sqlite.tables(path)
+    if fedjax_sqlite.TABLE in tables:
         in_file = _split_of_file(path, split)
-        return lambda: _fedjax(path, in_file)
+        return lambda: _by_client(fedjax_sqlite.clients(path), path, in_file)
     check("examples" in tables, f"{path} has neither a table federated_data (FedJAX) nor examples")
     check(split is None, f"{path} names the split in each row; leave out --split")
     return lambda: _tff_sqlite(path)
@@ -121,48 +121,29 @@ def _split_of_file(path: Path, split: str | None) -> str:
     return found.pop()
 
 
-def _tables(path: Path) -> set[str]:
-    with reading(path), closing(open_sqlite(path)) as connection:
-        query = "SELECT name FROM sqlite_master WHERE type = 'table'"
-        return {name for (name,) in connection.execute(query)}
-
-
-def _fedjax(path: Path, split: str) -> Iterator[Record]:
-    for client, arrays in read_clients(path):
-        place = f"{path}, client {client}"
+def _by_client(
+    clients: Iterator[tuple[str, dict[str, np.ndarray]]], path: Path, split: str
+) -> Iterator[Record]:
+    """The records of a file that holds one array a field for each client."""
+    for client, arrays in clients:
+        place = f"{path}, client {check_client_id(client, str(path))}"
         _check_fields(arrays, place)
-        for number, (tokens, kind) in enumerate(zip(arrays["tokens"], arrays["type"], strict=True)):
-            yield Record(f"{place}, sentence {number}", split, client, tokens, kind)
-
-
-def _hdf5(path: Path, split: str) -> Iterator[Record]:
-    h5py = require("h5py", "reading HDF5")
-    with reading(path), h5py.File(path, "r") as file:
-        check("examples" in file, f"{path} has no group `examples`")
-        for client, features in file["examples"].items():
-            place = f"{path}, client {check_client_id(client, str(path))}"
-            _check_fields(features, place)
-            tokens, kinds = features["tokens"], features["type"]
-            check(tokens.shape == kinds.shape, f"{place}: `tokens` and `type` differ in length")
-            for start in range(0, len(tokens), PIECE):
-                part = slice(start, start + PIECE)
-                for number, pair in enumerate(zip(tokens[part], kinds[part], strict=True), start):
-                    yield Record(f"{place}, sentence {number}", split, client, *pair)
+        tokens, kinds = arrays["tokens"], arrays["type"]
+        check(tokens.shape == kinds.shape, f"{place}: `tokens` and `type` differ in length")
+        for number, pair in enumerate(zip(tokens, kinds, strict=True)):
+            yield Record(f"{place}, sentence {number}", split, client, *pair)
 
 
 def _tff_sqlite(path: Path) -> Iterator[Record]:
     query = "SELECT rowid, split_name, client_id, serialized_example_proto FROM examples"
-    try:
-        with closing(open_sqlite(path)) as connection:
-            for number, split, client, example in connection.execute(query):
-                place = f"{path}, row {number}"
-                check(split in SPLITS, f"{place}: split_name is {split!r}; allowed: {SPLITS}")
-                features = bytes_features(example, place)
-                _check_fields(features, place)
-                name = as_text(client, place)
-                yield Record(place, split, name, features["tokens"], features["type"])
-    except sqlite3.Error as error:
-        raise BadInput(f"{path} is no TFF file or is damaged: {error}") from error
+    with open_sqlite(path) as database:
+        for number, split, client, example in database.execute(query):
+            place = f"{path}, row {number}"
+            check(split in SPLITS, f"{place}: split_name is {split!r}; allowed: {SPLITS}")
+            features = bytes_features(example, place)
+            _check_fields(features, place)
+            name = client_text(client, place)
+            yield Record(place, split, name, features["tokens"], features["type"])
 
 
 def _check_fields(features: Any, place: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from agnosticfl.data.archives import Member, members
+from agnosticfl.data.formats.archives import Member, members
 from agnosticfl.data.source import Source
 from agnosticfl.data.splits import (
     Fractions,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from xml.parsers import expat
 
-from agnosticfl.data.archives import lines
+from agnosticfl.data.formats.archives import lines
 from agnosticfl.errors import BadInput, check, require
 
 ROW_LIMIT = 1 << 26  # bytes of one post: a bound on memory

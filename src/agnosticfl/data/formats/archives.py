@@ -11,11 +11,12 @@ import queue
 import tarfile
 import threading
 import zipfile
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from agnosticfl.data.formats.files import reading
 from agnosticfl.errors import BadInput, check, require
 
 CHUNK = 1 << 20
@@ -34,22 +35,6 @@ class Member(NamedTuple):
 
     name: str  # path inside the archive or folder, with forward slashes
     chunks: Iterator[bytes]
-
-
-@contextmanager
-def reading(place: object) -> Generator[None]:
-    """Turns what a library says of a damaged or missing file into one line.
-
-    Readers of compressed formats meet damage with exceptions of a dozen kinds, from EOFError to
-    IndexError, so all are caught; little but their calls should stand inside.
-    """
-    try:
-        yield
-    except BadInput:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise BadInput(f"{place} cannot be read: {reason[:200]}") from error
 
 
 def chunks(path: Path) -> Iterator[bytes]:

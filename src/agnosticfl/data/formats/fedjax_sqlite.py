@@ -5,73 +5,46 @@ FedJAX packs arrays as msgpack extensions: 1 is an array (shape, dtype name, byt
 scalar in the same form, 4 an array of byte strings (shape, list).
 """
 
-import sqlite3
 import zlib
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import numpy as np
 
-from agnosticfl.data.loaders.limits import MAX_CLIENT_BYTES, reason, short
+from agnosticfl.data.formats.limits import MAX_CLIENT_BYTES, reason, short
+from agnosticfl.data.formats.sqlite import client_text, open_sqlite, tables
 from agnosticfl.errors import BadInput, check
 
+TABLE = "federated_data"
 _ARRAY, _SCALAR, _BYTE_STRINGS = 1, 3, 4
 _NUMERIC = (b"bool", b"uint8", b"int32", b"int64", b"float32", b"float64")
 
 
 def clients(path: Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """Each client's id and examples, in the order of the file."""
-    uri = f"{path.absolute().as_uri()}?mode=ro"
-    last = "the start"
-    try:
-        with closing(sqlite3.connect(uri, uri=True)) as database:
-            _check_size(path, database)
-            _check_table(path, database)
-            for client_id, blob in database.execute("SELECT client_id, data FROM federated_data"):
-                name = _text(path, client_id)
-                last = f"client {short(name)}"
-                yield name, decode(blob, f"{path}: {last}")
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: SQLite quotes damaged text
-        raise BadInput(f"{path}: damaged SQLite file, after {last} ({reason(error)})") from error
+    check(TABLE in tables(path), f"{path}: no table {TABLE}; this is no SQLite file of FedJAX")
+    with open_sqlite(path) as database:
+        query = f"SELECT client_id, data, num_examples FROM {TABLE}"
+        for number, (client_id, blob, size) in enumerate(database.execute(query), 1):
+            name = client_text(client_id, f"{path}: row {number}")
+            yield name, decode(blob, size, f"{path}: client {short(name)}")
 
 
-def decode(blob: Any, place: str) -> dict[str, np.ndarray]:
-    """Feature name -> array of one client's `data`; `place` is named when it is malformed."""
+def decode(blob: Any, size: Any, place: str) -> dict[str, np.ndarray]:
+    """Feature name -> array [size, ...] of one client; `place` is named when it is malformed."""
     check(isinstance(blob, bytes), f"{place}: data is {type(blob).__name__}; it must be a BLOB")
     try:
         features = msgpack.unpackb(_inflate(blob), ext_hook=_extension, raw=False)
     except (ValueError, TypeError, zlib.error, msgpack.UnpackException) as error:
         raise BadInput(f"{place}: malformed data ({reason(error)})") from error
-    good = isinstance(features, dict) and all(isinstance(v, np.ndarray) for v in features.values())
-    check(good, f"{place}: data is not a map of arrays")
+    good = isinstance(features, dict) and all(
+        isinstance(name, str) and isinstance(values, np.ndarray) and values.shape[:1] == (size,)
+        for name, values in features.items()
+    )
+    check(good, f"{place}: data is not a map of names to arrays of {size} examples")
     return features
-
-
-def _check_size(path: Path, database: sqlite3.Connection) -> None:
-    """SQLite itself takes what is missing of the last page for zeros."""
-    (pages,), (page_size,) = (
-        database.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size")
-    )
-    size, needed = path.stat().st_size, pages * page_size
-    check(size >= needed, f"{path}: ends at offset {size}; its header says {needed} bytes")
-
-
-def _check_table(path: Path, database: sqlite3.Connection) -> None:
-    columns = {row[1] for row in database.execute("PRAGMA table_info(federated_data)")}
-    check(
-        {"client_id", "data"} <= columns,
-        f"{path}: no table federated_data(client_id, data); this is no SQLite file of FedJAX",
-    )
-
-
-def _text(path: Path, client_id: Any) -> str:
-    try:
-        return client_id.decode() if isinstance(client_id, bytes) else str(client_id)
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: client id {short(client_id)} is no UTF-8 text") from error
 
 
 def _inflate(blob: bytes) -> bytes:

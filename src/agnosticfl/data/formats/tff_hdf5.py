@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from agnosticfl.data.loaders.limits import MAX_CLIENT_BYTES, reason, short
+from agnosticfl.data.formats.limits import MAX_CLIENT_BYTES, reason, short
 from agnosticfl.errors import BadInput, check, require
 
+MAGIC = b"\x89HDF\r\n\x1a\n"
 # What h5py raises for damaged files depends on where the damage is.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError)
 

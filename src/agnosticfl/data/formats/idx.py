@@ -14,8 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from agnosticfl.data.loaders.files import find_file, reading
-from agnosticfl.data.loaders.limits import reason
+from agnosticfl.data.formats.files import find_file, reading
+from agnosticfl.data.formats.limits import reason
 from agnosticfl.errors import BadInput, check
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from agnosticfl.data.loaders.files import reading
-from agnosticfl.data.loaders.limits import reason, short
+from agnosticfl.data.formats.files import reading
+from agnosticfl.data.formats.limits import reason, short
 from agnosticfl.errors import BadInput, check, require
 
 

@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from agnosticfl.data.formats.limits import reason
 from agnosticfl.errors import BadInput, check
 
 
@@ -28,12 +29,20 @@ def all_files(sources: Sequence[Path]) -> list[Path]:
 
 
 @contextmanager
-def reading(path: Path) -> Generator[None, None, None]:
-    """Says in one line which file the system refuses to read, and why."""
+def reading(place: object) -> Generator[None]:
+    """Turns what the system or a library says of a missing or damaged file into one line.
+
+    Readers of compressed formats meet damage with exceptions of a dozen kinds, from EOFError to
+    IndexError, so all are caught; little but their calls should stand inside.
+    """
     try:
         yield
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read ({error.strerror or error})") from error
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(
+            f"{place} cannot be read ({reason(error) or type(error).__name__})"
+        ) from error
 
 
 def _candidates(sources: Sequence[Path]) -> Iterator[Path]:
