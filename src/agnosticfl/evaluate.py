@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How good a model is for each domain, and for the worst one."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -80,4 +81,7 @@ def _add(sums: list[Mean]) -> Mean:
 
 
 def _ratio(total: Array, weight: Array) -> float | None:
-    return float(total) / float(weight) if weight > 0 else None
+    if not weight > 0:
+        return None
+    ratio = float(total) / float(weight)
+    return math.inf if math.isnan(ratio) else ratio  # what is no number is worse than any

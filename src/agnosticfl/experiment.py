@@ -87,10 +87,9 @@ def _open_folder(config: Config, out: Path, resume: bool) -> None:
         difference = first_difference(read_json(out / "config.json"), new)
         check(difference is None, f"{out} holds a run of another configuration: {difference}")
         return
-    check(
-        not out.exists() or (out.is_dir() and not any(out.iterdir())),
-        f"{out} exists and holds no run; choose another --out",
-    )
+    # A crash before the configuration was there leaves at most its temporary file.
+    free = not out.exists() or (out.is_dir() and all(p.suffix == ".tmp" for p in out.iterdir()))
+    check(free, f"{out} exists and holds no run; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "config.json", new)
 

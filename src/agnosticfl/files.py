@@ -2,6 +2,7 @@
 """Files that are either there whole or not at all."""
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,18 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes `value` as JSON; NaN and infinities, which JSON does not have, are refused."""
-    write_whole(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+    """Writes `value` as JSON."""
+    text = json.dumps(finite(value), indent=2, allow_nan=False, ensure_ascii=False)
+    write_whole(path, text + "\n")
+
+
+def finite(value: Any) -> Any:
+    """`value` with null in the place of NaN and infinities, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_json(path: Path) -> Any:

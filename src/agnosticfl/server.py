@@ -56,7 +56,8 @@ def init_state(
     )
     count = np.ones(num_domains) if domain_count is None else np.asarray(domain_count, np.float64)
     check(
-        count.shape == (num_domains,) and bool(np.all(np.isfinite(count) & (count > 0))),
+        count.shape == (num_domains,)
+        and bool(np.all(np.isfinite(count) & (count > tree.SMALLEST))),
         f"first domain counts (N_0) are {count.tolist()};"
         f" they must be {num_domains} numbers above 0",
     )

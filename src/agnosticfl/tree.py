@@ -37,9 +37,11 @@ def all_finite(tree: Any) -> Array:
 
 
 def norm(tree: Any) -> Array:
-    """Euclidean norm of all numbers of `tree` together."""
-    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)]
-    return jnp.sqrt(jnp.sum(jnp.array(squares)))
+    """Euclidean norm of all numbers of `tree` together; no square of them overflows."""
+    leaves = jax.tree.leaves(tree)
+    largest = jnp.max(jnp.array([jnp.max(jnp.abs(leaf)) for leaf in leaves]))
+    squares = [jnp.sum(jnp.square(divide(leaf, largest))) for leaf in leaves]
+    return largest * jnp.sqrt(jnp.sum(jnp.array(squares)))
 
 
 def num_bytes(tree: Any) -> int:
