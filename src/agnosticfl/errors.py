@@ -2,6 +2,7 @@
 """The one exception that users see: bad input, said in one line."""
 
 import difflib
+import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -43,3 +44,11 @@ def call_with_options(
         needed = p.name in names and p.default is inspect.Parameter.empty
         check(not needed or p.name in options, f"{what} needs the option {p.name!r}")
     return function(*given, **options)
+
+
+def require(module: str, what: str, extra: str = "data") -> Any:
+    """Imports an optional library, or says which command installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise BadInput(f"{what} needs {module}: pip install 'agnosticfl[{extra}]'") from error

@@ -36,13 +36,19 @@ class FederatedData(NamedTuple):
 
     @property
     def sizes(self) -> np.ndarray:
-        """Examples a client, n_k."""
+        """Examples a client, n_k, of all clients."""
         return np.diff(self.offsets)
+
+    def sizes_of(self, clients: np.ndarray) -> np.ndarray:
+        """n_k of these clients: the cost is that of the cohort, not of the data set."""
+        return self.offsets[clients + 1] - self.offsets[clients]
 
     def domain_index(self, name: str) -> int:
         """The number i of the domain called `name`."""
         if name not in self.domains:
-            raise BadInput(f"{name!r} is no domain of this data; domains: {', '.join(self.domains)}")
+            raise BadInput(
+                f"{name!r} is no domain of this data; domains: {', '.join(self.domains)}"
+            )
         return self.domains.index(name)
 
 
@@ -110,7 +116,10 @@ def _domain_ids(
         column = column.astype(str)
         names = sorted(set(column.tolist())) if names is None else names
         number = {name: i for i, name in enumerate(names)}
-        place, known = np.array([number.get(name, -1) for name in column.tolist()]), ", ".join(names)
+        place, known = (
+            np.array([number.get(name, -1) for name in column.tolist()]),
+            ", ".join(names),
+        )
         bad = np.flatnonzero(place < 0)
     if len(bad):
         raise BadInput(f"example {bad[0]} has unknown domain {column[bad[0]]!r}; known: {known}")

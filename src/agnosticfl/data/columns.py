@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From rows sorted by client to the Arrow files of a split.
+
+An Arrow file that maps to one array a column has a single record batch, which pyarrow writes in one
+call. So the columns are streamed to plain files first and the batch is made over their mapped
+memory: pages of it come and go, and no column has to fit in memory.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from agnosticfl.data.source import Feature
+from agnosticfl.data.store import Counts, arrow_type, mapped
+
+BATCH = 1 << 16  # rows in memory at a time
+
+
+def write_split(
+    ordered: Path,
+    folder: Path,
+    features: Mapping[str, Feature],
+    record: np.dtype,
+    progress: Callable[[int, int], None],
+) -> Counts:
+    """Writes the four files of a split to `folder`, and removes the sorted rows."""
+    folder.mkdir()
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        raw = Path(temporary)
+        counts = _cut(ordered, raw, record, progress)
+        ordered.unlink()
+        for name, columns in _columns(raw, features, counts).items():
+            _write_arrow(folder / f"{name}.arrow", columns)
+    return counts
+
+
+def array_over(kind: Any, length: int, *buffers: Any) -> Any:
+    """An Arrow array without nulls over existing memory."""
+    return pa.Array.from_buffers(kind, length, [None, *buffers])
+
+
+def _cut(
+    ordered: Path, raw: Path, record: np.dtype, progress: Callable[[int, int], None]
+) -> Counts:
+    """Streams the sorted rows into one plain file a column."""
+    names = record["features"].names or ()
+    rows, clients, id_bytes, last = 0, 0, 0, None
+    with contextlib.ExitStack() as stack:
+
+        def create(name: str) -> BinaryIO:
+            return stack.enter_context((raw / name).open("wb"))
+
+        # Numbered, because the name of a feature may not do for a file.
+        feature_files = [create(f"feature{i}") for i in range(len(names))]
+        domain, offsets, ids, ends = map(create, ("domain", "offsets", "ids", "id_ends"))
+        ends.write(np.int64(0))
+        table = stack.enter_context(pq.ParquetFile(ordered))
+        for batch in table.iter_batches(BATCH):
+            packed = _unpack(batch["record"], record)
+            domain.write(np.ascontiguousarray(packed["domain"]))
+            for name, file in zip(names, feature_files, strict=True):
+                file.write(np.ascontiguousarray(packed["features"][name]))
+            first = _first_rows(batch["client"], last)
+            new = batch["client"].take(pa.array(first)).cast(pa.large_binary())
+            offsets.write(rows + first)
+            ids.write(b"".join(new.to_pylist()))
+            ends.write(id_bytes + np.cumsum(pc.binary_length(new).to_numpy()))
+            rows, clients = rows + len(batch), clients + len(first)
+            id_bytes, last = ids.tell(), batch["client"][-1]
+            progress(rows, table.metadata.num_rows)
+        offsets.write(np.int64(rows))
+    return Counts(clients, rows)
+
+
+def _unpack(column: Any, record: np.dtype) -> np.ndarray:
+    """The records of a column of bytes, which may be a slice of a longer one."""
+    _, ends, content = column.buffers()
+    first = np.frombuffer(ends, np.int32)[column.offset]
+    return np.frombuffer(content, record, len(column), first)
+
+
+def _first_rows(clients: Any, last: Any) -> np.ndarray:
+    """The rows at which another client begins; `last` is the client before the first row."""
+    change = pc.not_equal(clients[1:], clients[:-1]).to_numpy(zero_copy_only=False)
+    return np.flatnonzero(np.concatenate([[clients[0] != last], change]))
+
+
+def _columns(raw: Path, features: Mapping[str, Feature], counts: Counts) -> dict[str, Any]:
+    """File name -> columns, over the mapped memory of the plain files."""
+    clients, rows = counts
+    ids = array_over(pa.large_string(), clients, mapped(raw / "id_ends"), mapped(raw / "ids"))
+    return {
+        "examples": {
+            name: _feature_column(raw / f"feature{i}", feature, rows)
+            for i, (name, feature) in enumerate(features.items())
+        },
+        "domain": {"domain": array_over(pa.int32(), rows, mapped(raw / "domain"))},
+        "offsets": {"offset": array_over(pa.int64(), clients + 1, mapped(raw / "offsets"))},
+        "clients": {"id": ids},
+    }
+
+
+def _feature_column(file: Path, feature: Feature, rows: int) -> Any:
+    kind = arrow_type(feature)
+    if not feature.shape:
+        return array_over(kind, rows, mapped(file))
+    items = array_over(kind.value_type, rows * kind.list_size, mapped(file))
+    return pa.FixedSizeListArray.from_arrays(items, kind.list_size)
+
+
+def _write_arrow(file: Path, columns: Mapping[str, Any]) -> None:
+    batch = pa.record_batch(dict(columns))
+    with pa.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
