@@ -44,7 +44,7 @@ def write_split(
 
 def array_over(kind: Any, length: int, *buffers: Any) -> Any:
     """An Arrow array without nulls over existing memory."""
-    return pa.Array.from_buffers(kind, length, [None, *buffers])
+    return pa.Array.from_buffers(kind, length, [None, *map(pa.py_buffer, buffers)])
 
 
 def _cut(

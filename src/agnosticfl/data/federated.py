@@ -46,9 +46,7 @@ class FederatedData(NamedTuple):
     def domain_index(self, name: str) -> int:
         """The number i of the domain called `name`."""
         if name not in self.domains:
-            raise BadInput(
-                f"{name!r} is no domain of this data; domains: {', '.join(self.domains)}"
-            )
+            raise BadInput(f"{name!r} is no domain of this data; domains: {', '.join(self.domains)}")
         return self.domains.index(name)
 
 
@@ -116,10 +114,7 @@ def _domain_ids(
         column = column.astype(str)
         names = sorted(set(column.tolist())) if names is None else names
         number = {name: i for i, name in enumerate(names)}
-        place, known = (
-            np.array([number.get(name, -1) for name in column.tolist()]),
-            ", ".join(names),
-        )
+        place, known = np.array([number.get(name, -1) for name in column.tolist()]), ", ".join(names)
         bad = np.flatnonzero(place < 0)
     if len(bad):
         raise BadInput(f"example {bad[0]} has unknown domain {column[bad[0]]!r}; known: {known}")

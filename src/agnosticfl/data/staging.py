@@ -8,17 +8,17 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from agnosticfl.errors import BadInput, check
+from agnosticfl.errors import BadInput
 
 LOCK = "lock"  # name of a file in the directory that is being built
 
 
 @contextlib.contextmanager
-def staging(out: Path, replaceable: Callable[[Path], bool]) -> Iterator[Path]:
+def staging(out: Path, check_target: Callable[[Path], None]) -> Iterator[Path]:
     """Gives an empty directory beside `out` that becomes `out` when the block ends well.
 
     If the block fails, the directory is removed. What a killed program left is removed by the
-    next build of the same `out`. An existing `out` is replaced only if `replaceable(out)` says so.
+    next build of the same `out`. An existing `out` is replaced if `check_target(out)` lets it pass.
     """
     out = out.resolve()
     stage = out.with_name(f".{out.name}.building")
@@ -27,10 +27,7 @@ def staging(out: Path, replaceable: Callable[[Path], bool]) -> Iterator[Path]:
         try:
             _empty(stage)
             _finish_replacement(out)
-            check(
-                not out.exists() or replaceable(out),
-                f"{out} exists; give another place, or --overwrite to replace a store",
-            )
+            check_target(out)
             yield stage
             _publish(stage, out)
         finally:

@@ -66,6 +66,15 @@ class Store(NamedTuple):
     path: Path
     meta: Meta
     splits: Mapping[str, FederatedData]
+    maps: Mapping[str, mmap.mmap]  # the mapped memory that the arrays of `splits` lie in
+
+    def release(self) -> None:
+        """Gives the pages read so far back, so that a long run does not come to hold them all.
+
+        They stay in the system's cache as long as it has room, and the arrays stay valid.
+        """
+        for memory in self.maps.values():
+            memory.madvise(mmap.MADV_DONTNEED)
 
     def vocabulary(self) -> tuple[str, ...] | None:
         """The word of each token id, or None if the data is no text."""
@@ -103,7 +112,9 @@ def open_store(path: Path | str) -> Store:
     meta = read_meta(path)
     for name, info in meta.files.items():
         _check_size(path / name, info.bytes)
-    return Store(path, meta, {split: _open_split(path, meta, split) for split in meta.splits})
+    maps = {name: mapped(path / name) for name in meta.files if name.endswith(".arrow")}
+    splits = {split: _open_split(path, meta, maps, split) for split in meta.splits}
+    return Store(path, meta, splits, maps)
 
 
 def read_meta(path: Path) -> Meta:
@@ -154,10 +165,13 @@ def slices(length: int, step: int = 1 << 18) -> Iterator[slice]:
     return (slice(first, min(first + step, length)) for first in range(0, length, step))
 
 
-def mapped(file: Path) -> Any:
-    """The bytes of a file as an Arrow buffer, read from the disc when they are touched."""
-    with file.open("rb") as opened:
-        return pa.py_buffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+def mapped(file: Path) -> mmap.mmap:
+    """The bytes of a file as memory, read from the disc when they are touched."""
+    try:
+        with file.open("rb") as opened:
+            return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{file} cannot be mapped into memory: {error}") from None
 
 
 def _meta(raw: dict[str, Any]) -> Meta:
@@ -185,29 +199,31 @@ def _check_size(file: Path, expected: int) -> None:
     check(size == expected, f"{file} has {size} bytes instead of {expected}: the store is damaged")
 
 
-def _open_split(path: Path, meta: Meta, split: str) -> FederatedData:
-    counts = meta.splits[split]
-    schema = {name: arrow_type(feature) for name, feature in meta.features.items()}
-    examples = _columns(path / split / "examples.arrow", schema, counts.examples)
-    domain = _columns(path / split / "domain.arrow", {"domain": pa.int32()}, counts.examples)
-    offsets = _columns(path / split / "offsets.arrow", {"offset": pa.int64()}, counts.clients + 1)
-    clients = _columns(path / split / "clients.arrow", {"id": pa.large_string()}, counts.clients)
+def _open_split(path: Path, meta: Meta, maps: Mapping[str, mmap.mmap], split: str) -> FederatedData:
+    clients, rows = meta.splits[split]
+
+    def read(name: str, length: int, schema: Mapping[str, Any]) -> dict[str, Any]:
+        file = f"{split}/{name}.arrow"
+        check(file in maps, f"{path / META} is damaged: {file} is not listed")
+        return _columns(path / file, maps[file], schema, length)
+
+    examples = read("examples", rows, {key: arrow_type(f) for key, f in meta.features.items()})
     return FederatedData(
-        examples={name: _view(examples[name], meta.features[name]) for name in schema},
-        domain=domain["domain"].to_numpy(),
-        offsets=offsets["offset"].to_numpy(),
-        client_ids=ClientIds(clients["id"]),
+        examples={name: _view(examples[name], feature) for name, feature in meta.features.items()},
+        domain=read("domain", rows, {"domain": pa.int32()})["domain"].to_numpy(),
+        offsets=read("offsets", clients + 1, {"offset": pa.int64()})["offset"].to_numpy(),
+        client_ids=ClientIds(read("clients", clients, {"id": pa.large_string()})["id"]),
         domains=meta.domains,
     )
 
 
-def _columns(file: Path, schema: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """Maps an Arrow file into memory and gives its columns."""
+def _columns(file: Path, memory: mmap.mmap, schema: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """The columns of an Arrow file, without a copy."""
     try:
-        reader = pyarrow.ipc.open_file(mapped(file))
+        reader = pyarrow.ipc.open_file(pa.py_buffer(memory))
         batch = reader.get_batch(0)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise BadInput(f"{file} is no Arrow file: {str(error).splitlines()[0]}") from None
+        raise BadInput(f"{file} is no Arrow file: {' '.join(str(error).split())}") from None
     found = dict(zip(batch.schema.names, batch.schema.types, strict=True))
     check(
         found == schema and reader.num_record_batches == 1 and len(batch) == rows,

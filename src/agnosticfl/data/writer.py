@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from agnosticfl.data.columns import array_over, write_split
 from agnosticfl.data.rows import check_rows, check_source, check_totals
-from agnosticfl.data.source import Feature, Rows, Source
+from agnosticfl.data.source import SPLITS, Feature, Rows, Source
 from agnosticfl.data.staging import LOCK, staging
 from agnosticfl.data.store import (
     FORMAT,
@@ -31,7 +31,7 @@ from agnosticfl.data.store import (
     file_info,
     write_meta,
 )
-from agnosticfl.errors import require
+from agnosticfl.errors import check, require
 
 # What is going on, how much of it is done, and of how much (None if unknown).
 Progress: TypeAlias = Callable[[str, int, int | None], None]
@@ -43,7 +43,7 @@ SPOOL_BYTES = 32 << 20  # rows that wait in memory before they go to disc
 def write_store(
     source: Source,
     out: Path | str,
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = lambda *_: None,
     overwrite: bool = False,
 ) -> None:
     """Writes `source` to the new store `out`, whole or not at all.
@@ -54,7 +54,7 @@ def write_store(
     require("duckdb", "writing a store")
     check_source(source)
     record = _record_type(source.features)
-    with staging(Path(out), lambda path: overwrite and _is_store(path)) as stage:
+    with staging(Path(out), partial(check_target, overwrite=overwrite)) as stage:
         splits: dict[str, Counts] = {}
         for split, spooled in _spool(source, record, stage, progress).items():
             progress(f"sorting {split}", 0, None)
@@ -65,6 +65,12 @@ def write_store(
             words = json.dumps(source.vocabulary, ensure_ascii=False)
             (stage / VOCABULARY).write_text(words, encoding="utf-8")
         write_meta(stage, _meta(source, splits, _file_infos(stage, progress)))
+
+
+def check_target(out: Path, overwrite: bool) -> None:
+    """Refuses a place that is taken; a store may be overwritten, anything else never."""
+    check(not out.exists() or overwrite, f"{out} exists; --overwrite replaces a store")
+    check(not out.exists() or _is_store(out), f"{out} exists and is no store, so it stays")
 
 
 def _is_store(path: Path) -> bool:
@@ -128,7 +134,7 @@ def _spool(source: Source, record: np.dtype, stage: Path, progress: Progress) ->
             done += len(clients)
             progress("reading", done, source.total)
     check_totals(source, domain_counts)
-    return {split: spool.file for split, spool in spools.items()}
+    return {split: spools[split].file for split in SPLITS if split in spools}
 
 
 def _pack(rows: Rows, record: np.dtype) -> Any:
@@ -137,7 +143,7 @@ def _pack(rows: Rows, record: np.dtype) -> Any:
     packed["domain"] = rows.domain
     for name, values in rows.features.items():
         packed["features"][name] = values
-    return array_over(pa.binary(record.itemsize), len(packed), pa.py_buffer(packed))
+    return array_over(pa.binary(record.itemsize), len(packed), packed)
 
 
 # Step 2: the rows of a client next to each other, in the order in which they came.

@@ -18,7 +18,7 @@ from agnosticfl.sampling import random_bits
 
 PIECE = 8192  # cells of the grid of clients × examples that are filled at a time
 CLASSES, DIMENSIONS, SIDE, LENGTH, WORDS = 10, 16, 28, 20, 10_000
-SPECIAL = ("<pad>", "<bos>", "<eos>", "<oov>")
+PAD, BOS, EOS, FIRST_WORD = range(4)
 # What the streams of random bits are for.
 SIZE, CLIENT_DOMAIN, EXAMPLE_DOMAIN, SPLIT = range(4)
 
@@ -209,19 +209,18 @@ def _sentences(seed: int, domains: int) -> Kind:
         for place in range(1, LENGTH - 2):
             next_word = after[domain, words[:, place - 1]]
             words[:, place] = np.where(follows[:, place], next_word, words[:, place])
-        return {"tokens": _framed(words + len(SPECIAL), rng.integers(1, LENGTH - 1, len(domain)))}
+        return {"tokens": _framed(words + FIRST_WORD, rng.integers(1, LENGTH - 1, len(domain)))}
 
-    vocabulary = (*SPECIAL, *(f"word{i}" for i in range(WORDS)))
+    vocabulary = ("<pad>", "<bos>", "<eos>", *(f"word{i}" for i in range(WORDS)), "<oov>")
     return Kind({"tokens": Feature("int16", (LENGTH,))}, make, vocabulary)
 
 
 def _framed(words: np.ndarray, length: np.ndarray) -> np.ndarray:
     """<bos>, the first `length` words, <eos>, and <pad> to the end."""
-    pad, bos, eos, _ = range(len(SPECIAL))
-    tokens = np.full((len(words), LENGTH), pad, np.int16)
-    tokens[:, 0] = bos
-    tokens[:, 1:-1] = np.where(np.arange(LENGTH - 2) < length[:, None], words, pad)
-    tokens[np.arange(len(words)), length + 1] = eos
+    tokens = np.full((len(words), LENGTH), PAD, np.int16)
+    tokens[:, 0] = BOS
+    tokens[:, 1:-1] = np.where(np.arange(LENGTH - 2) < length[:, None], words, PAD)
+    tokens[np.arange(len(words)), length + 1] = EOS
     return tokens
 
 

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds, opens and reads a big and a small store of made-up sentences, and says what it costs.
+
+    python benchmarks/store.py --folder /some/disc [--clients 1500000] [--json figures.json]
+
+Every step runs in a process of its own, so that its peak memory is its own. Reading is timed on
+new cohorts of 500 in the page cache, the two stores in turn, since the machine's mood changes.
+"""
+
+import argparse
+import json
+import multiprocessing
+import resource
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from agnosticfl.data.federated import FederatedData
+from agnosticfl.data.loaders.synthetic import load
+from agnosticfl.data.store import open_store
+from agnosticfl.data.writer import write_store
+from agnosticfl.sampling import uniform
+
+COHORT, ROUNDS, MIB = 500, 300, 2**20
+
+
+def build(path: Path, clients: int) -> dict[str, float]:
+    start = time.perf_counter()
+    source = load(kind="sentences", clients=clients, examples=20, test_fraction=0.0)
+    write_store(source, path)
+    return {
+        "clients": clients,
+        "sentences": source.total or 0,
+        "build_s": time.perf_counter() - start,
+        "build_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "disc_mib": sum(file.stat().st_size for file in path.rglob("*.arrow")) / MIB,
+    }
+
+
+def opening(path: Path) -> dict[str, float]:
+    start = time.perf_counter()
+    open_store(path)
+    return {"open_ms": 1000 * (time.perf_counter() - start)}
+
+
+def read_cohort(data: FederatedData, clients: np.ndarray) -> list[np.ndarray]:
+    """Copies the examples of a cohort out of the store, as an engine does to fill its batches."""
+    first, sizes = data.offsets[clients], data.sizes_of(clients)
+    rows = np.repeat(first - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
+    return [data.domain[rows], *(values[rows] for values in data.examples.values())]
+
+
+def reading(paths: list[Path]) -> list[dict[str, float]]:
+    """Milliseconds to draw and read a cohort: the first time its pages are touched, and again."""
+    stores = [open_store(path).splits["train"] for path in paths]
+    samplers = [uniform(data.num_clients, COHORT, seed=1) for data in stores]
+    times: list[list[list[float]]] = [[[], []] for _ in stores]
+    for visit in range(2):
+        for t in range(ROUNDS):
+            for data, sample, measured in zip(stores, samplers, times, strict=True):
+                start = time.perf_counter()
+                read_cohort(data, sample(t))
+                measured[visit].append(1000 * (time.perf_counter() - start))
+    return [
+        {
+            "cohort_first_ms": statistics.median(first),
+            "cohort_again_ms": statistics.median(again),
+            "cohort_slowest_ms": max(first),
+        }
+        for first, again in times
+    ]
+
+
+def resident(path: Path) -> dict[str, float]:
+    """Memory of a process that reads round after round: its own, and pages of the mapped files."""
+    data = open_store(path).splits["train"]
+    sample = uniform(data.num_clients, COHORT, seed=2)
+    figures: dict[str, float] = {}
+    for t in range(ROUNDS):
+        read_cohort(data, sample(t))
+        if t + 1 in (10, ROUNDS):
+            own, files = (_status(field) for field in ("RssAnon", "RssFile"))
+            figures |= {f"own_mib_{t + 1}": own, f"mapped_mib_{t + 1}": files}
+    return figures
+
+
+def _status(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(field)) / 1024
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls the function in a fresh process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, help="where there is room for the stores")
+    parser.add_argument("--clients", type=int, default=1_500_000)
+    parser.add_argument("--small", type=int, default=15_000)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(dir=options.folder))
+    try:
+        paths = [folder / "small", folder / "big"]
+        figures = [
+            apart(build, path, clients)
+            for path, clients in zip(paths, (options.small, options.clients), strict=True)
+        ]
+        for path, figure, read in zip(paths, figures, apart(reading, paths), strict=True):
+            figure |= apart(opening, path) | read | apart(resident, path)
+    finally:
+        shutil.rmtree(folder)
+    table = Table("", "small", "big")
+    for name in figures[0]:
+        table.add_row(name, *(f"{figure[name]:,.1f}" for figure in figures))
+    Console().print(table)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()
