@@ -6,7 +6,7 @@ import difflib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
 
@@ -57,7 +57,7 @@ def require(module: str, what: str, extra: str = "data") -> Any:
 
 
 @contextlib.contextmanager
-def one_line_errors() -> Iterator[None]:
+def one_line_errors() -> Generator[None]:
     """Ends the program with one line: status 2 for bad input, 1 where the system refuses."""
     try:
         yield

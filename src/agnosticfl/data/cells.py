@@ -5,8 +5,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from agnosticfl.data.arrow import pc
 from agnosticfl.errors import BadInput, check
 
 # JAX computes with these unless told otherwise.

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
+import pyarrow as pa
 
+from agnosticfl.data.arrow import pc
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.data.rows import LONGEST_ID
 from agnosticfl.data.store import META, ClientIds, Store, file_info, open_store, slices
@@ -18,16 +19,19 @@ def check_store(path: Path | str) -> list[str]:
     Raises `BadInput` if the store does not even open. Reads every byte, a piece at a time.
     """
     store = open_store(path)
-    problems = list(_file_problems(store))
+    changed = [
+        name for name, info in store.meta.files.items() if file_info(store.path / name) != info
+    ]
+    problems = [f"{name}: the checksum differs from the one in {META}" for name in changed]
+    problems += _unlisted(store)
+    if changed:  # it is not safe to look into changed files
+        return problems
     for split, data in store.splits.items():
         problems += [f"{split}: {problem}" for problem in _split_problems(data)]
     return problems + list(_train_problems(store))
 
 
-def _file_problems(store: Store) -> Iterator[str]:
-    for name, info in store.meta.files.items():
-        if file_info(store.path / name) != info:
-            yield f"{name}: the checksum differs from the one in {META}"
+def _unlisted(store: Store) -> Iterator[str]:
     present = {
         file.relative_to(store.path).as_posix() for file in store.path.rglob("*") if file.is_file()
     }
@@ -63,13 +67,17 @@ def _domain_problems(data: FederatedData) -> Iterator[str]:
 def _id_problems(data: FederatedData) -> Iterator[str]:
     assert isinstance(data.client_ids, ClientIds)
     ids = data.client_ids.column
+    try:
+        ids.validate(full=True)
+    except pa.ArrowInvalid as error:
+        yield f"client ids: {' '.join(str(error).split())}"
+        return
     for part in slices(len(ids)):
         piece = ids[max(part.start - 1, 0) : part.stop]  # with the last id of the piece before
         length = pc.binary_length(piece).to_numpy()
         if length.min() < 1 or length.max() > LONGEST_ID:
             yield f"a client id has {length.min()} or {length.max()} bytes"
-        ordered = pc.less(piece[:-1], piece[1:])
-        if pc.all(ordered).as_py() not in (True, None):
+        if pc.any(pc.greater_equal(piece[:-1], piece[1:])).as_py():
             yield f"client ids are not different and in order, from client {part.start} on"
 
 

@@ -32,7 +32,8 @@ def _joined(source: Source, pieces: list[Rows]) -> FederatedData:
             name: np.concatenate([rows.features[name] for rows in pieces])
             for name in source.features
         },
-        clients=[client for rows in pieces for client in rows.clients],
+        # Objects, because numpy's own texts lose a NUL at the end.
+        clients=np.array([client for rows in pieces for client in rows.clients], object),
         domains=np.concatenate([rows.domain for rows in pieces]),
         domain_names=source.domains,
     )

@@ -14,12 +14,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from agnosticfl.data.arrow import array_over, arrow_type, mapped, pc
 from agnosticfl.data.source import Feature
-from agnosticfl.data.store import Counts, arrow_type, mapped
+from agnosticfl.data.store import Counts
 
 BATCH = 1 << 16  # rows in memory at a time
 
@@ -42,11 +42,6 @@ def write_split(
     return counts
 
 
-def array_over(kind: Any, length: int, *buffers: Any) -> Any:
-    """An Arrow array without nulls over existing memory."""
-    return pa.Array.from_buffers(kind, length, [None, *map(pa.py_buffer, buffers)])
-
-
 def _cut(
     ordered: Path, raw: Path, record: np.dtype, progress: Callable[[int, int], None]
 ) -> Counts:
@@ -61,22 +56,22 @@ def _cut(
         # Numbered, because the name of a feature may not do for a file.
         feature_files = [create(f"feature{i}") for i in range(len(names))]
         domain, offsets, ids, ends = map(create, ("domain", "offsets", "ids", "id_ends"))
-        ends.write(np.int64(0))
+        ends.write(np.int64(0).tobytes())
         table = stack.enter_context(pq.ParquetFile(ordered))
         for batch in table.iter_batches(BATCH):
             packed = _unpack(batch["record"], record)
-            domain.write(np.ascontiguousarray(packed["domain"]))
+            domain.write(packed["domain"].tobytes())
             for name, file in zip(names, feature_files, strict=True):
-                file.write(np.ascontiguousarray(packed["features"][name]))
+                file.write(packed["features"][name].tobytes())
             first = _first_rows(batch["client"], last)
             new = batch["client"].take(pa.array(first)).cast(pa.large_binary())
-            offsets.write(rows + first)
+            offsets.write((rows + first).tobytes())
             ids.write(b"".join(new.to_pylist()))
-            ends.write(id_bytes + np.cumsum(pc.binary_length(new).to_numpy()))
+            ends.write((id_bytes + np.cumsum(pc.binary_length(new).to_numpy())).tobytes())
             rows, clients = rows + len(batch), clients + len(first)
             id_bytes, last = ids.tell(), batch["client"][-1]
             progress(rows, table.metadata.num_rows)
-        offsets.write(np.int64(rows))
+        offsets.write(np.int64(rows).tobytes())
     return Counts(clients, rows)
 
 

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -109,7 +109,7 @@ def _write(source: Any, out: Path, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def _bar() -> Iterator[Callable[[str, int, int | None], None]]:
+def _bar() -> Generator[Callable[[str, int, int | None], None]]:
     """Shows what is going on, one bar a stage, if somebody is there to see it."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

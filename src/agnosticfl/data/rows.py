@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from agnosticfl.data.arrow import pc
 from agnosticfl.data.source import SPLITS, Feature, Rows, Source
 from agnosticfl.errors import BadInput, check, choose
 

@@ -5,7 +5,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from agnosticfl.errors import BadInput
@@ -14,7 +14,7 @@ LOCK = "lock"  # name of a file in the directory that is being built
 
 
 @contextlib.contextmanager
-def staging(out: Path, check_target: Callable[[Path], None]) -> Iterator[Path]:
+def staging(out: Path, check_target: Callable[[Path], None]) -> Generator[Path]:
     """Gives an empty directory beside `out` that becomes `out` when the block ends well.
 
     If the block fails, the directory is removed. What a killed program left is removed by the
@@ -35,7 +35,7 @@ def staging(out: Path, check_target: Callable[[Path], None]) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _locked(stage: Path, out: Path) -> Iterator[None]:
+def _locked(stage: Path, out: Path) -> Generator[None]:
     """Holds a lock that the system takes back when the process dies."""
     with (stage / LOCK).open("w") as lock:
         try:

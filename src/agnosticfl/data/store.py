@@ -13,7 +13,6 @@ Every file holds a single record batch, so that a column is one array without a 
 
 import hashlib
 import json
-import math
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
+from agnosticfl.data.arrow import arrow_type, mapped
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.data.source import SPLITS, Feature
 from agnosticfl.errors import BadInput, check
@@ -141,7 +141,7 @@ def read_meta(path: Path) -> Meta:
 
 def write_meta(path: Path, meta: Meta) -> None:
     """Writes meta.json: the last act of a build, since without it nothing opens."""
-    raw = {"format": FORMAT, "version": VERSION, **meta._asdict()}
+    raw: dict[str, Any] = {"format": FORMAT, "version": VERSION, **meta._asdict()}
     for name in ("features", "splits", "files"):
         raw[name] = {key: value._asdict() for key, value in raw[name].items()}
     (path / META).write_text(json.dumps(raw, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -154,24 +154,9 @@ def file_info(file: Path) -> FileInfo:
     return FileInfo(file.stat().st_size, digest)
 
 
-def arrow_type(feature: Feature) -> Any:
-    """How a feature is stored: a number, or a list of as many numbers as its shape has."""
-    item = pa.from_numpy_dtype(np.dtype(feature.dtype))
-    return pa.list_(item, math.prod(feature.shape)) if feature.shape else item
-
-
 def slices(length: int, step: int = 1 << 18) -> Iterator[slice]:
     """Cuts a long column into pieces that fit in memory."""
     return (slice(first, min(first + step, length)) for first in range(0, length, step))
-
-
-def mapped(file: Path) -> mmap.mmap:
-    """The bytes of a file as memory, read from the disc when they are touched."""
-    try:
-        with file.open("rb") as opened:
-            return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{file} cannot be mapped into memory: {error}") from None
 
 
 def _meta(raw: dict[str, Any]) -> Meta:

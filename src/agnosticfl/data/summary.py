@@ -82,7 +82,7 @@ def plot(store: Store, summary: Mapping[str, SplitSummary], file: Path) -> None:
         heights = [domain.examples for domain in split.domains.values()]
         left.bar(place + (number - (len(summary) - 1) / 2) * width, heights, width, label=name)
         sizes = store.splits[name].sizes
-        edges = np.unique(np.geomspace(1, sizes.max() + 1, 40).round())
+        edges = np.unique(np.geomspace(1, sizes.max() + 1, 20).round())
         right.hist(sizes, bins=edges.tolist(), histtype="step", label=name)
     left.set(title=f"{store.meta.name}: examples by domain", yscale="log")
     left.set_xticks(place, store.meta.domains)

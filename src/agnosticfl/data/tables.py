@@ -4,7 +4,7 @@
 import contextlib
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,7 +52,7 @@ def frame_table(frame: Any) -> Table:
 
 
 @contextlib.contextmanager
-def _one_line(place: str) -> Iterator[None]:
+def _one_line(place: str) -> Generator[None]:
     """Turns what the readers raise into one line that names the file."""
     try:
         yield

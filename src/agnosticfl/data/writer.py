@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agnosticfl.data.columns import array_over, write_split
+from agnosticfl.data.arrow import array_over
+from agnosticfl.data.columns import write_split
 from agnosticfl.data.rows import check_rows, check_source, check_totals
 from agnosticfl.data.source import SPLITS, Feature, Rows, Source
 from agnosticfl.data.staging import LOCK, staging
@@ -94,7 +95,7 @@ class _Spool:
     def __init__(self, file: Path, width: int):
         types = {"client": pa.string(), "row": pa.int64(), "record": pa.binary(width)}
         self.file, self.schema = file, pa.schema(types)
-        self.writer = pq.ParquetWriter(file, self.schema, use_dictionary=["client"])
+        self.writer = pq.ParquetWriter(file, self.schema, use_dictionary=False)
         self.waiting: list[Any] = []
         self.bytes = 0
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from agnosticfl.data.arrow import pc
 from agnosticfl.data.cells import Place, numbers_of, text_of
 from agnosticfl.data.source import SPLITS, Feature, Rows, Source
 from agnosticfl.data.tables import Table, frame_table, open_table
