@@ -141,7 +141,7 @@ NAN = np.array([[0, 0], [0, np.nan]], np.float32)
         ([rows("dev", ["a"], [0])], "unknown split .* 'dev'"),
         ([rows("train", ["a", "b"], [0, 2])], "row 1: domain 2 is not from 0 to 1"),
         ([rows("train", ["a", "b"], [0, -1])], "row 1: domain -1"),
-        ([rows("train", ["a"], [0]), rows("train", ["b", ""], [0, 1])], "row 2: the client id has 0"),
+        ([TWO[0], rows("train", ["b", ""], [0, 1])], "row 4: the client id has 0 bytes"),
         ([rows("train", ["a", "b" * 10_000], [0, 1])], "row 1: the client id has 10000 bytes"),
         ([rows("train", ["a", "\ud800"], [0, 1])], "a client id is no text"),
         ([rows("train", ["a"], [0, 1])], "1 clients, but domains"),
@@ -338,7 +338,7 @@ def test_broken_promises_are_named(store: Path, monkeypatch: pytest.MonkeyPatch)
         examples={"x": np.array([[0, 0], [0, 0], [np.inf, 0]], np.float32)},
     )
     broken = opened._replace(splits={"train": wrong})
-    monkeypatch.setattr("agnosticfl.data.check.open_store", lambda path: broken)
+    monkeypatch.setattr("agnosticfl.data.check.open_store", lambda _: broken)
     assert check_store(store) == [
         "train: offsets do not run from 0 to the number of examples, 3",
         "train: client 0 has no examples",
@@ -359,3 +359,9 @@ def test_progress_is_told(tmp_path: Path) -> None:
 def test_a_copy_of_a_store_is_a_store(store: Path, tmp_path: Path) -> None:
     shutil.copytree(store, tmp_path / "copy")
     assert check_store(tmp_path / "copy") == []
+
+
+def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(BadInput, match=r"needs duckdb: pip install 'agnosticfl\[data\]'"):
+        write_store(source(*TWO), tmp_path / "s")

@@ -143,7 +143,8 @@ def _float(text: str, name: str, row: int) -> float:
 
 def _open_npz(path: Path, text: Collection[str]) -> Table:
     del text  # arrays know their types
-    with np.load(path, allow_pickle=False) as arrays:
+    with path.open("rb") as file:  # numpy would leave it open if it is damaged
+        arrays = np.load(file, allow_pickle=False)
         check(hasattr(arrays, "files"), f"{path} holds one array; a .npz of named arrays is needed")
         return _arrow_table(str(path), _from_arrays(arrays))
 
