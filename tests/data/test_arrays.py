@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agnosticfl.data.collect import collect
+from agnosticfl.data.federated import FederatedData
 from agnosticfl.data.loaders.arrays import from_frame, load
 from agnosticfl.errors import BadInput
 
@@ -49,7 +50,8 @@ def csv_gz(folder: Path) -> Path:
 
 
 def npz(folder: Path) -> Path:
-    np.savez(folder / "rows.npz", **{name: np.array(values) for name, values in ROWS.items()})
+    arrays: dict[str, Any] = {name: np.array(values) for name, values in ROWS.items()}
+    np.savez(folder / "rows.npz", **arrays)
     return folder / "rows.npz"
 
 
@@ -71,10 +73,7 @@ FRAMES: list[Callable[[], Any]] = [lambda: ROWS, pandas_frame, polars_frame, dat
 
 @pytest.mark.parametrize("make", [*FILES, *FRAMES])
 def test_every_form_gives_the_same_data(make: Callable[..., Any], tmp_path: Path) -> None:
-    if make in FILES:
-        source = load([make(tmp_path)], **ROLES)
-    else:
-        source = from_frame(make(), **ROLES)
+    source = load([make(tmp_path)], **ROLES) if make in FILES else from_frame(make(), **ROLES)
     assert source.domains == ("ar", "us")
     assert source.labels == ("cat", "dog")
     data = collect(source)
@@ -206,6 +205,16 @@ def test_numbers_with_blanks_and_names_like_na_are_fine(tmp_path: Path) -> None:
     assert train.examples["x"].tolist() == [[1.5], [2]]
 
 
+def read_or_refuse(file: Path, **roles: Any) -> dict[str, FederatedData] | None:
+    """The data, or None if the file was refused in one line."""
+    try:
+        return collect(load([file], **roles))
+    except BadInput as error:
+        one_line = "\n" not in str(error)
+    assert one_line
+    return None
+
+
 @pytest.mark.parametrize("make", FILES)
 def test_truncated_files_are_bad_input_or_shorter(
     make: Callable[[Path], Path], tmp_path: Path
@@ -214,13 +223,8 @@ def test_truncated_files_are_bad_input_or_shorter(
     whole = file.read_bytes()
     for length in range(0, len(whole), max(1, len(whole) // 60)):
         file.write_bytes(whole[:length])
-        try:
-            data = collect(load([file], **ROLES))
-        except BadInput as error:
-            assert "\n" not in str(error)
-        else:
-            assert make is csv
-            assert data["train"].num_examples <= 3
+        data = read_or_refuse(file, **ROLES)
+        assert data is None or (make is csv and data["train"].num_examples <= 3)
 
 
 @given(st.binary(max_size=60), st.sampled_from([".csv", ".csv.gz", ".npz", ".parquet"]))
@@ -229,10 +233,7 @@ def test_any_bytes_are_bad_input_or_read(
 ) -> None:
     file = tmp_path_factory.mktemp("any") / f"rows{ending}"
     file.write_bytes(b"who,land,age\n" * (ending == ".csv") + content)
-    try:
-        collect(load([file], client="who", domain="land"))
-    except BadInput as error:
-        assert "\n" not in str(error)
+    read_or_refuse(file, client="who", domain="land")
 
 
 def test_other_mistakes(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ import json
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import typer.main
 
@@ -18,11 +19,12 @@ from agnosticfl.errors import one_line_errors
 CSV = "who,land,age,kind\nbo,us,1,dog\nal,ar,2,cat\nbo,ar,3,cat\n"
 
 
-class Result:
+class Result(NamedTuple):
     """What a command printed, and its exit status."""
 
-    def __init__(self, status: Any, out: str, err: str):
-        self.status, self.out, self.err = status, out, err
+    status: Any
+    out: str
+    err: str
 
 
 @pytest.fixture
@@ -35,7 +37,8 @@ def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
     def run(line: str) -> Result:
         with pytest.raises(SystemExit) as ended, one_line_errors():
             command(line.split(), prog_name="data")
-        return Result(ended.value.code, *capsys.readouterr())
+        shown = capsys.readouterr()
+        return Result(ended.value.code, shown.out, shown.err)
 
     return run
 
@@ -99,20 +102,22 @@ def test_mistakes_are_one_line_and_status_2(call: Any, tmp_path: Path) -> None:
 
 def test_check_names_every_problem(call: Any, tmp_path: Path) -> None:
     call(PREPARE)
-    file = tmp_path / "s" / "train" / "domain.arrow"
-    content = bytearray(file.read_bytes())
-    place = content.rindex(b"\x01\x00\x00\x00")
-    content[place] = 0
+    file = tmp_path / "s" / "train" / "examples.arrow"
+    ages = np.array([2, 1, 3], np.float32).tobytes()
+    assert file.read_bytes().count(ages) == 1
+    file.write_bytes(file.read_bytes().replace(ages, bytes(12)))
     for name in ("more", "notes"):
         (tmp_path / "s" / name).touch()
     result = call("check s")
     assert result.status == 2
     assert result.err.splitlines() == [
-        f"error: s: {name}: the file is not listed in meta.json" for name in ("more", "notes")
+        "error: s: train/examples.arrow: the checksum differs from the one in meta.json",
+        "error: s: more: the file is not listed in meta.json",
+        "error: s: notes: the file is not listed in meta.json",
     ]
 
 
-def test_a_system_error_is_one_line_and_status_1(call: Any, tmp_path: Path) -> None:
+def test_a_system_error_is_one_line_and_status_1(call: Any) -> None:
     call(PREPARE)
     result = call("info s --plot no/such/folder.png")
     assert result.status == 1
