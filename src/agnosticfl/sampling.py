@@ -125,7 +125,7 @@ def available(
 
     def there(t: int, clients: np.ndarray) -> np.ndarray:
         hour = t * minutes_per_round / 60 % 24
-        return clients[_unit(seed, t, _THERE, clients) < chance(hour, clients)]
+        return clients[random_unit(seed, t, _THERE, clients) < chance(hour, clients)]
 
     def sample(t: int) -> np.ndarray:
         found, asked = np.zeros(0, np.int64), 0
@@ -166,11 +166,6 @@ def over_selected(
     return sample
 
 
-def _unit(*words: int | np.ndarray) -> np.ndarray:
-    """Random numbers from 0 to 1 (not included), a function of the words."""
-    return (random_bits(*words) >> np.uint64(11)) / 2.0**53
-
-
 def _distinct(values: np.ndarray) -> np.ndarray:
     """Each value once, where it came first."""
     _, first = np.unique(values, return_index=True)
@@ -209,3 +204,8 @@ def random_bits(*words: int | np.ndarray) -> np.ndarray:
             state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
             state = state ^ (state >> np.uint64(31))
     return state
+
+
+def random_unit(*words: int | np.ndarray) -> np.ndarray:
+    """Random numbers from 0 to 1 (not included), a function of the words."""
+    return (random_bits(*words) >> np.uint64(11)) / 2.0**53

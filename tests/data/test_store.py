@@ -124,6 +124,21 @@ def test_a_store_gives_back_its_rows(examples: list[tuple[str, str, int]], step:
                 np.testing.assert_array_equal(found.examples[name], values)
 
 
+def test_wide_records_keep_to_their_clients(tmp_path: Path) -> None:
+    """A record of several pages is not sorted itself."""
+    number = np.arange(30)
+    photos = np.broadcast_to(number[:, None, None], (30, 50, 60)).astype(np.float32)
+    clients = [f"c{k % 7}" for k in number]
+    piece = Rows("train", clients, (number % 2).astype(np.int32), {"photo": photos})
+    made = source(piece, piece, features={"photo": Feature("float32", (50, 60))})
+    write_store(made, tmp_path / "s")
+    found, expected = open_store(tmp_path / "s").splits["train"], collect(made)["train"]
+    assert list(found.client_ids) == list(expected.client_ids)
+    np.testing.assert_array_equal(found.examples["photo"], expected.examples["photo"])
+    np.testing.assert_array_equal(found.domain, expected.domain)
+    np.testing.assert_array_equal(found.offsets, expected.offsets)
+
+
 def bad_feature(name: str, values: np.ndarray) -> Rows:
     piece = rows("train", ["a", "b"], [0, 1])
     return piece._replace(features={**piece.features, name: values})

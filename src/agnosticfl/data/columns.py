@@ -7,6 +7,7 @@ memory: pages of it come and go, and no column has to fit in memory.
 """
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,71 +16,55 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
-import pyarrow.parquet as pq
 
 from agnosticfl.data.arrow import array_over, arrow_type, mapped, pc
 from agnosticfl.data.source import Feature
+from agnosticfl.data.spool import Spool
 from agnosticfl.data.store import Counts
-
-BATCH = 1 << 16  # rows in memory at a time
 
 
 def write_split(
-    ordered: Path,
+    spool: Spool,
     folder: Path,
     features: Mapping[str, Feature],
-    record: np.dtype,
     progress: Callable[[int, int], None],
 ) -> Counts:
-    """Writes the four files of a split to `folder`, and removes the sorted rows."""
+    """Writes the four files of a split to `folder`, and removes the spool."""
     folder.mkdir()
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         raw = Path(temporary)
-        counts = _cut(ordered, raw, record, progress)
-        ordered.unlink()
+        counts = _cut(spool, raw, list(features), progress)
+        shutil.rmtree(spool.folder)
         for name, columns in _columns(raw, features, counts).items():
             _write_arrow(folder / f"{name}.arrow", columns)
     return counts
 
 
-def _cut(
-    ordered: Path, raw: Path, record: np.dtype, progress: Callable[[int, int], None]
-) -> Counts:
+def _cut(spool: Spool, raw: Path, names: list[str], progress: Callable[[int, int], None]) -> Counts:
     """Streams the sorted rows into one plain file a column."""
-    names = record["features"].names or ()
-    rows, clients, id_bytes, last = 0, 0, 0, None
+    rows, clients, last = 0, 0, None
     with contextlib.ExitStack() as stack:
 
         def create(name: str) -> BinaryIO:
             return stack.enter_context((raw / name).open("wb"))
 
         # Numbered, because the name of a feature may not do for a file.
-        feature_files = [create(f"feature{i}") for i in range(len(names))]
+        features = [create(f"feature{i}") for i in range(len(names))]
         domain, offsets, ids, ends = map(create, ("domain", "offsets", "ids", "id_ends"))
         ends.write(np.int64(0).tobytes())
-        table = stack.enter_context(pq.ParquetFile(ordered))
-        for batch in table.iter_batches(BATCH):
-            packed = _unpack(batch["record"], record)
-            domain.write(packed["domain"].tobytes())
-            for name, file in zip(names, feature_files, strict=True):
-                file.write(packed["features"][name].tobytes())
-            first = _first_rows(batch["client"], last)
-            new = batch["client"].take(pa.array(first)).cast(pa.large_binary())
+        for owner, records in spool.in_order():
+            domain.write(records["domain"].tobytes())
+            for name, file in zip(names, features, strict=True):
+                file.write(records["features"][name].tobytes())
+            first = _first_rows(owner, last)
+            new = owner.take(pa.array(first)).cast(pa.binary()).to_pylist()
             offsets.write((rows + first).tobytes())
-            ids.write(b"".join(new.to_pylist()))
-            ends.write((id_bytes + np.cumsum(pc.binary_length(new).to_numpy())).tobytes())
-            rows, clients = rows + len(batch), clients + len(first)
-            id_bytes, last = ids.tell(), batch["client"][-1]
-            progress(rows, table.metadata.num_rows)
+            ends.write((ids.tell() + np.cumsum([len(name) for name in new], dtype=int)).tobytes())
+            ids.write(b"".join(new))
+            rows, clients, last = rows + len(owner), clients + len(first), owner[-1]
+            progress(rows, spool.rows)
         offsets.write(np.int64(rows).tobytes())
     return Counts(clients, rows)
-
-
-def _unpack(column: Any, record: np.dtype) -> np.ndarray:
-    """The records of a column of bytes, which may be a slice of a longer one."""
-    _, ends, content = column.buffers()
-    first = np.frombuffer(ends, np.int32)[column.offset]
-    return np.frombuffer(content, record, len(column), first)
 
 
 def _first_rows(clients: Any, last: Any) -> np.ndarray:
@@ -113,5 +98,9 @@ def _feature_column(file: Path, feature: Feature, rows: int) -> Any:
 
 def _write_arrow(file: Path, columns: Mapping[str, Any]) -> None:
     batch = pa.record_batch(dict(columns))
-    with pa.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_file(sink, batch.schema) as writer:
+    long = pyarrow.ipc.IpcWriteOptions(allow_64bit=True)  # 2³¹ numbers are 107 million sentences
+    with (
+        pa.OSFile(str(file), "wb") as sink,
+        pyarrow.ipc.new_file(sink, batch.schema, options=long) as writer,
+    ):
         writer.write_batch(batch)

@@ -16,6 +16,12 @@ import pyarrow.parquet as pq
 from agnosticfl.errors import BadInput, check
 
 BATCH = 4096  # rows in memory at a time
+BOMB = 1 << 30, 100  # bytes, and how many times those of the file, that no honest .npz unpacks to
+# What the readers of Arrow, numpy and zip raise for damaged files.
+EXPECTED = (
+    *(pa.ArrowException, OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 
 class Table(NamedTuple):
@@ -58,10 +64,7 @@ def _one_line(place: str) -> Generator[None]:
         yield
     except BadInput:
         raise
-    except (
-        *(pa.ArrowException, OSError, ValueError, KeyError, EOFError, NotImplementedError),
-        *(zipfile.BadZipFile, zlib.error),
-    ) as error:
+    except EXPECTED as error:
         raise BadInput(f"{place}: {' '.join(str(error).split())}") from None
 
 
@@ -146,6 +149,11 @@ def _open_npz(path: Path, text: Collection[str]) -> Table:
     with path.open("rb") as file:  # numpy would leave it open if it is damaged
         arrays = np.load(file, allow_pickle=False)
         check(hasattr(arrays, "files"), f"{path} holds one array; a .npz of named arrays is needed")
+        unpacked = sum(member.file_size for member in arrays.zip.infolist())
+        check(
+            unpacked <= max(BOMB[0], BOMB[1] * path.stat().st_size),
+            f"{path} would unpack to {unpacked} bytes, over {BOMB[1]} times its size: a zip bomb?",
+        )
         return _arrow_table(str(path), _from_arrays(arrays))
 
 

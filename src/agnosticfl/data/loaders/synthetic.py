@@ -14,7 +14,7 @@ import numpy as np
 
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.errors import BadInput, check, choose
-from agnosticfl.sampling import random_bits
+from agnosticfl.sampling import random_bits, random_unit
 
 PIECE = 8192  # cells of the grid of clients × examples that are filled at a time
 CLASSES, DIMENSIONS, SIDE, LENGTH, WORDS = 10, 16, 28, 20, 10_000
@@ -110,11 +110,6 @@ def _sizes(plan: Plan, client: np.ndarray) -> np.ndarray:
     return 1 + (bits % np.uint64(2 * plan.examples - 1)).astype(np.int64)
 
 
-def _chance(*words: int | np.ndarray) -> np.ndarray:
-    """Numbers from 0 to 1, a function of the words."""
-    return (random_bits(*words) >> np.uint64(11)) / 2.0**53
-
-
 def _rows(plan: Plan, make: Make, noise: np.ndarray) -> Iterator[Rows]:
     for cells in _blocks(plan.clients * (2 * plan.examples - 1)):
         turn, client = np.divmod(cells, plan.clients)
@@ -130,14 +125,14 @@ def _domains(plan: Plan, turn: np.ndarray, client: np.ndarray) -> np.ndarray:
     by_client = plan.partition == "client"
     words = (CLIENT_DOMAIN, client) if by_client else (EXAMPLE_DOMAIN, client, turn)
     edges = np.cumsum(plan.share)[:-1]
-    return np.searchsorted(edges, _chance(plan.seed, *words), side="right").astype(np.int32)
+    return np.searchsorted(edges, random_unit(plan.seed, *words), side="right").astype(np.int32)
 
 
 def _by_split(
     plan: Plan, client: np.ndarray, domain: np.ndarray, features: dict[str, np.ndarray]
 ) -> Iterator[Rows]:
     """Test and held-out clients are others than those who train."""
-    chance = _chance(plan.seed, SPLIT, client)
+    chance = random_unit(plan.seed, SPLIT, client)
     split = np.searchsorted([plan.test, plan.test + plan.heldout], chance, side="right")
     for number, name in enumerate(("test", "heldout", "train")):
         chosen = np.flatnonzero(split == number)
