@@ -2,14 +2,16 @@
 """From rows sorted by client to the Arrow files of a split.
 
 An Arrow file that maps to one array a column has a single record batch, which pyarrow writes in one
-call. So the columns are streamed to plain files first and the batch is made over their mapped
-memory: pages of it come and go, and no column has to fit in memory.
+call. So the columns are streamed to plain files first, and the batch is made over their mapped
+memory, whose pages are let go as they are written: no column has to fit in memory.
 """
 
 import contextlib
+import io
+import mmap
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,8 +21,8 @@ import pyarrow.ipc
 
 from agnosticfl.data.arrow import array_over, arrow_type, mapped, pc
 from agnosticfl.data.source import Feature
-from agnosticfl.data.spool import Spool
-from agnosticfl.data.store import Counts
+from agnosticfl.data.spool import PIECE, Spool
+from agnosticfl.data.store import Counts, slices
 
 
 def write_split(
@@ -35,8 +37,9 @@ def write_split(
         raw = Path(temporary)
         counts = _cut(spool, raw, list(features), progress)
         shutil.rmtree(spool.folder)
-        for name, columns in _columns(raw, features, counts).items():
-            _write_arrow(folder / f"{name}.arrow", columns)
+        maps = {file.name: mapped(file) for file in raw.iterdir()}
+        for name, columns in _columns(maps, features, counts).items():
+            _write_arrow(folder / f"{name}.arrow", columns, maps.values())
     return counts
 
 
@@ -73,34 +76,53 @@ def _first_rows(clients: Any, last: Any) -> np.ndarray:
     return np.flatnonzero(np.concatenate([[clients[0] != last], change]))
 
 
-def _columns(raw: Path, features: Mapping[str, Feature], counts: Counts) -> dict[str, Any]:
+def _columns(
+    maps: Mapping[str, mmap.mmap], features: Mapping[str, Feature], counts: Counts
+) -> dict[str, Any]:
     """File name -> columns, over the mapped memory of the plain files."""
     clients, rows = counts
-    ids = array_over(pa.large_string(), clients, mapped(raw / "id_ends"), mapped(raw / "ids"))
     return {
         "examples": {
-            name: _feature_column(raw / f"feature{i}", feature, rows)
+            name: _feature_column(maps[f"feature{i}"], feature, rows)
             for i, (name, feature) in enumerate(features.items())
         },
-        "domain": {"domain": array_over(pa.int32(), rows, mapped(raw / "domain"))},
-        "offsets": {"offset": array_over(pa.int64(), clients + 1, mapped(raw / "offsets"))},
-        "clients": {"id": ids},
+        "domain": {"domain": array_over(pa.int32(), rows, maps["domain"])},
+        "offsets": {"offset": array_over(pa.int64(), clients + 1, maps["offsets"])},
+        "clients": {"id": array_over(pa.large_string(), clients, maps["id_ends"], maps["ids"])},
     }
 
 
-def _feature_column(file: Path, feature: Feature, rows: int) -> Any:
+def _feature_column(memory: mmap.mmap, feature: Feature, rows: int) -> Any:
     kind = arrow_type(feature)
     if not feature.shape:
-        return array_over(kind, rows, mapped(file))
-    items = array_over(kind.value_type, rows * kind.list_size, mapped(file))
+        return array_over(kind, rows, memory)
+    items = array_over(kind.value_type, rows * kind.list_size, memory)
     return pa.FixedSizeListArray.from_arrays(items, kind.list_size)
 
 
-def _write_arrow(file: Path, columns: Mapping[str, Any]) -> None:
+class _PiecewiseFile(io.FileIO):
+    """A file that takes long buffers in pieces and lets their mapped pages go after each."""
+
+    def __init__(self, file: Path, sources: Collection[mmap.mmap]):
+        super().__init__(file, "wb")
+        self.sources = sources
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        for part in slices(len(view), PIECE):
+            rest = view[part]
+            while rest:  # the system may take less than it is given
+                rest = rest[super().write(rest) :]
+            for memory in self.sources:
+                memory.madvise(mmap.MADV_DONTNEED)
+        return len(view)
+
+
+def _write_arrow(file: Path, columns: Mapping[str, Any], sources: Collection[mmap.mmap]) -> None:
     batch = pa.record_batch(dict(columns))
     long = pyarrow.ipc.IpcWriteOptions(allow_64bit=True)  # 2³¹ numbers are 107 million sentences
     with (
-        pa.OSFile(str(file), "wb") as sink,
+        _PiecewiseFile(file, sources) as sink,
         pyarrow.ipc.new_file(sink, batch.schema, options=long) as writer,
     ):
         writer.write_batch(batch)

@@ -78,11 +78,14 @@ class Spool:
         """
         _sort(self.folder, self.key.itemsize)
         step = min(max(PIECE // self.record.itemsize, 1), 1 << 16)
-        places = np.frombuffer(mapped(self.folder / "records"), self.record) if self.wide else None
         with pq.ParquetFile(self.folder / "sorted") as table:
             for batch in table.iter_batches(step):
                 keys = _unpack(batch["record"], self.key)
-                yield batch["client"], keys if places is None else places[keys]
+                yield batch["client"], self._redeem(keys) if self.wide else keys
+
+    def _redeem(self, tickets: np.ndarray) -> np.ndarray:
+        """Mapped anew each time: pages of a mapping would stay in memory as long as it does."""
+        return np.frombuffer(mapped(self.folder / "records"), self.record)[tickets]
 
 
 def _pack(rows: Rows, record: np.dtype) -> np.ndarray:
