@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from rich.console import Console
@@ -29,9 +29,11 @@ from agnosticfl.data.federated import FederatedData
 from agnosticfl.data.loaders.synthetic import load
 from agnosticfl.data.store import open_store
 from agnosticfl.data.writer import write_store
-from agnosticfl.sampling import uniform
+from agnosticfl.sampling import example_order, uniform
 
 COHORT, ROUNDS, MIB = 500, 300, 2**20
+
+Read: TypeAlias = Callable[[FederatedData, np.ndarray, int], list[np.ndarray]]
 
 
 def build(path: Path, clients: int) -> dict[str, float]:
@@ -53,34 +55,48 @@ def opening(path: Path) -> dict[str, float]:
     return {"open_ms": 1000 * (time.perf_counter() - start)}
 
 
-def read_cohort(data: FederatedData, clients: np.ndarray) -> list[np.ndarray]:
-    """Copies the examples of a cohort out of the store, as an engine does to fill its batches."""
+def copy_cohort(data: FederatedData, clients: np.ndarray, t: int) -> list[np.ndarray]:
+    """Copies the examples of a cohort out of the store, in the order of the store."""
+    del t
     first, sizes = data.offsets[clients], data.sizes_of(clients)
     rows = np.repeat(first - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
     return [data.domain[rows], *(values[rows] for values in data.examples.values())]
 
 
+def shuffle_cohort(data: FederatedData, clients: np.ndarray, t: int) -> list[np.ndarray]:
+    """Copies them as an engine does: each client's examples in the order of round t, padded."""
+    sizes = data.sizes_of(clients)
+    order = example_order(1, t, clients, sizes, int(sizes.max()))
+    rows = data.offsets[clients][:, None] + order
+    return [data.domain[rows], *(values[rows] for values in data.examples.values())]
+
+
 def reading(paths: list[Path]) -> list[dict[str, float]]:
-    """Milliseconds to draw and read a cohort: the first time its pages are touched, and again."""
-    other = np.zeros(64 * MIB, np.uint8)
+    """Median milliseconds to draw and read a cohort, the first time its pages are touched and
+    again, and as an engine reads it."""
     stores = [open_store(path).splits["train"] for path in paths]
-    samplers = [uniform(data.num_clients, COHORT, seed=1) for data in stores]
-    times: list[list[list[float]]] = [[[], []] for _ in stores]
-    for visit in range(2):
-        for t in range(ROUNDS):
-            for data, sample, measured in zip(stores, samplers, times, strict=True):
-                other += 1
-                start = time.perf_counter()
-                read_cohort(data, sample(t))
-                measured[visit].append(1000 * (time.perf_counter() - start))
-    return [
-        {
-            "cohort_first_ms": statistics.median(first),
-            "cohort_again_ms": statistics.median(again),
-            "cohort_slowest_ms": max(first),
-        }
-        for first, again in times
-    ]
+    figures: list[dict[str, float]] = [{} for _ in stores]
+    for name, read in (
+        ("cohort_first_ms", copy_cohort),
+        ("cohort_ms", copy_cohort),
+        ("cohort_shuffled_ms", shuffle_cohort),
+    ):
+        for figure, times in zip(figures, _times(stores, read), strict=True):
+            figure[name] = statistics.median(times)
+    return figures
+
+
+def _times(stores: list[FederatedData], read: Read) -> list[list[float]]:
+    """Milliseconds of each round, for each store."""
+    other = np.zeros(64 * MIB, np.uint8)
+    times: list[list[float]] = [[] for _ in stores]
+    for t in range(ROUNDS):
+        for data, measured in zip(stores, times, strict=True):
+            other += 1
+            start = time.perf_counter()
+            read(data, uniform(data.num_clients, COHORT, seed=1)(t), t)
+            measured.append(1000 * (time.perf_counter() - start))
+    return times
 
 
 def resident(path: Path, release: bool) -> dict[str, float]:
@@ -90,7 +106,7 @@ def resident(path: Path, release: bool) -> dict[str, float]:
     sample = uniform(data.num_clients, COHORT, seed=2)
     own, pages = 0.0, 0.0
     for t in range(ROUNDS):
-        read_cohort(data, sample(t))
+        copy_cohort(data, sample(t), t)
         own, pages = max(own, _status("RssAnon")), max(pages, _status("RssFile"))
         if release:
             store.release()

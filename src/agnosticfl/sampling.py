@@ -13,7 +13,8 @@ Sampler: TypeAlias = Callable[[int], np.ndarray]  # round t -> indices of the cl
 # (hour of the day, clients [n]) -> the chance [n] that each is available
 Chance: TypeAlias = Callable[[float, np.ndarray], np.ndarray]
 
-_THERE, _DRAW, _TIME = range(3)  # what random bits are for
+# What random bits are for. No client has such a number, so they are not those of `example_order`.
+_THERE, _DRAW, _TIME = range(2**62, 2**62 + 3)
 
 
 def uniform(num_clients: int, clients_per_round: int, seed: int) -> Sampler:

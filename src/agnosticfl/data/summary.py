@@ -50,8 +50,13 @@ def domain_counts(data: FederatedData, clients: slice) -> np.ndarray:
 
 def main_domain(data: FederatedData) -> np.ndarray:
     """The domain of most of its examples, for each client; the first of equals."""
-    pieces = [domain_counts(data, part).argmax(axis=1) for part in slices(data.num_clients)]
+    pieces = [domain_counts(data, part).argmax(axis=1) for part in _some_clients(data)]
     return np.concatenate(pieces)
+
+
+def _some_clients(data: FederatedData) -> Iterator[slice]:
+    """All clients, about four million examples at a time."""
+    return slices(data.num_clients, max(1, data.num_clients * 2**22 // data.num_examples))
 
 
 def as_json(store: Store, summary: Mapping[str, SplitSummary]) -> dict[str, Any]:
@@ -94,7 +99,7 @@ def plot(store: Store, summary: Mapping[str, SplitSummary], file: Path) -> None:
 def _split(data: FederatedData, tokens: np.ndarray | None) -> SplitSummary:
     p = data.num_domains
     clients, examples, several = np.zeros(p, int), np.zeros(p, int), 0
-    for part in slices(data.num_clients):
+    for part in _some_clients(data):
         counts = domain_counts(data, part)
         clients += (counts > 0).sum(axis=0)
         examples += counts.sum(axis=0)

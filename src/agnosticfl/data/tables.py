@@ -52,7 +52,7 @@ def frame_table(frame: Any) -> Table:
     check(
         hasattr(frame, "__arrow_c_stream__"),
         f"cannot read columns from {type(frame).__name__}: it is no mapping of arrays, no"
-        " datasets.Dataset, and has no __arrow_c_stream__ (pandas 2.2 and Polars 1.0 have)",
+        " datasets.Dataset, and has no __arrow_c_stream__ (pandas 2.2 and Polars 1.3 have)",
     )
     return _arrow_table("the frame", pa.table(frame))
 
