@@ -236,6 +236,13 @@ def test_any_bytes_are_bad_input_or_read(
     read_or_refuse(file, client="who", domain="land")
 
 
+def test_a_zip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agnosticfl.data.tables.BOMB", (10_000, 10))
+    np.savez_compressed(tmp_path / "rows.npz", who=np.zeros(100_000, int))
+    with pytest.raises(BadInput, match=r"would unpack to 8\d{5} bytes.*a zip bomb\?"):
+        load([tmp_path / "rows.npz"], **ROLES)
+
+
 def test_other_mistakes(tmp_path: Path) -> None:
     (tmp_path / "rows.txt").touch()
     with pytest.raises(BadInput, match=r"unknown ending \(allowed: .parquet, .csv"):
