@@ -77,6 +77,7 @@ def test_sentences_have_a_beginning_and_an_end() -> None:
         ({"kind": "songs"}, "unknown kind of synthetic data 'songs'"),
         ({"partition": "both"}, "unknown partition"),
         ({"clients": 0}, "must be positive"),
+        ({"seed": -1}, "must be 0 or more"),
         ({"shares": "1,zwei"}, "are not numbers"),
         ({"shares": "1,-1"}, "must not be negative"),
         ({"shares": "1"}, "for each domain"),

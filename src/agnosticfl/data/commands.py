@@ -160,9 +160,7 @@ def _print_summary(store: Any, summary: Any) -> None:
     for name, split in summary.items():
         for domain, counts in split.domains.items():
             table.add_row(name, domain, *("–" if n is None else f"{n:,}" for n in counts))
-        tokens = sum(counts.tokens or 0 for counts in split.domains.values())
-        total = (split.clients, split.examples, tokens)
-        table.add_row(name, "all", *(f"{n:,}" for n in total), end_section=True)
+        table.add_row(name, "all", f"{split.clients:,}", f"{split.examples:,}", end_section=True)
     console = Console(width=None if sys.stdout.isatty() else 100)
     console.print(table)
     for name, split in summary.items():

@@ -49,6 +49,7 @@ def load(
     """Makes up domains of chosen sizes and difficulty."""
     check(not sources, f"synthetic data is made from nothing; {[*map(str, sources)]} not needed")
     check(clients >= 1 and examples >= 1, f"{clients} clients of {examples}: both must be positive")
+    check(seed >= 0, f"seed is {seed}; it must be 0 or more")
     choose(partition, ("client", "data"), "partition")
     share = _numbers(shares, "shares")
     noise = _numbers(difficulty, "difficulty")
