@@ -159,8 +159,10 @@ def _print_summary(store: Any, summary: Any) -> None:
         table.add_column(heading, justify="right")
     for name, split in summary.items():
         for domain, counts in split.domains.items():
-            table.add_row(name, domain, *("–" if n is None else f"{n:,}" for n in counts))
-        table.add_row(name, "all", f"{split.clients:,}", f"{split.examples:,}", end_section=True)
+            table.add_row(name, domain, *map(_number, counts))
+        tokens = [counts.tokens for counts in split.domains.values()]
+        total = (split.clients, split.examples, None if None in tokens else sum(tokens))
+        table.add_row(name, "all", *map(_number, total), end_section=True)
     console = Console(width=None if sys.stdout.isatty() else 100)
     console.print(table)
     for name, split in summary.items():
@@ -169,6 +171,10 @@ def _print_summary(store: Any, summary: Any) -> None:
         typer.echo(f"{name}: quantiles of examples a client: {quantiles}")
     for reason, number in meta.left_out.items():
         typer.echo(f"left out {number:,}: {reason}")
+
+
+def _number(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
 
 
 @data_app.command()
