@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one exception that users see: bad input, said in one line."""
 
+import contextlib
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
 
@@ -52,3 +54,13 @@ def require(module: str, what: str, extra: str = "data") -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise BadInput(f"{what} needs {module}: pip install 'agnosticfl[{extra}]'") from error
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Generator[None]:
+    """Ends the program with one line: status 2 for bad input, 1 where the system refuses."""
+    try:
+        yield
+    except (BadInput, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2 if isinstance(error, BadInput) else 1)

@@ -36,8 +36,12 @@ class FederatedData(NamedTuple):
 
     @property
     def sizes(self) -> np.ndarray:
-        """Examples a client, n_k."""
+        """Examples a client, n_k, of all clients."""
         return np.diff(self.offsets)
+
+    def sizes_of(self, clients: np.ndarray) -> np.ndarray:
+        """n_k of these clients: the cost is that of the cohort, not of the data set."""
+        return self.offsets[clients + 1] - self.offsets[clients]
 
     def domain_index(self, name: str) -> int:
         """The number i of the domain called `name`."""

@@ -37,3 +37,4 @@ class Source(NamedTuple):
     vocabulary: tuple[str, ...] | None = None  # text: word of each token id
     # What was left out and why (reason -> number); filled while rows() runs.
     left_out: Mapping[str, int] = {}
+    labels: tuple[str, ...] | None = None  # the name of each label number, where labels had names

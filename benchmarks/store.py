@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds, opens and reads a big and a small store of made-up sentences, and says what it costs.
+
+    python benchmarks/store.py --folder /some/disc [--clients 1500000] [--json figures.json]
+
+Every step runs in a process of its own, so that its peak memory is its own. Reading is timed on
+cohorts of 500 from the system's page cache, the two stores in turn, since the machine's mood
+changes. Before each cohort 64 MiB of other memory are written, as training would do: otherwise the
+small store would be read from the processor's cache, and the big one never.
+"""
+
+import argparse
+import json
+import multiprocessing
+import resource
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from agnosticfl.data.federated import FederatedData
+from agnosticfl.data.loaders.synthetic import load
+from agnosticfl.data.store import open_store
+from agnosticfl.data.writer import write_store
+from agnosticfl.sampling import example_order, uniform
+
+COHORT, ROUNDS, MIB = 500, 300, 2**20
+
+Read: TypeAlias = Callable[[FederatedData, np.ndarray, int], list[np.ndarray]]
+
+
+def build(path: Path, clients: int) -> dict[str, float]:
+    start = time.perf_counter()
+    source = load(kind="sentences", clients=clients, examples=20, test_fraction=0.0)
+    write_store(source, path)
+    return {
+        "clients": clients,
+        "sentences": source.total or 0,
+        "build_s": time.perf_counter() - start,
+        "build_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "disc_mib": sum(file.stat().st_size for file in path.rglob("*.arrow")) / MIB,
+    }
+
+
+def opening(path: Path) -> dict[str, float]:
+    start = time.perf_counter()
+    open_store(path)
+    return {"open_ms": 1000 * (time.perf_counter() - start)}
+
+
+def copy_cohort(data: FederatedData, clients: np.ndarray, t: int) -> list[np.ndarray]:
+    """Copies the examples of a cohort out of the store, in the order of the store."""
+    del t
+    first, sizes = data.offsets[clients], data.sizes_of(clients)
+    rows = np.repeat(first - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
+    return [data.domain[rows], *(values[rows] for values in data.examples.values())]
+
+
+def shuffle_cohort(data: FederatedData, clients: np.ndarray, t: int) -> list[np.ndarray]:
+    """Copies them as an engine does: each client's examples in the order of round t, padded."""
+    sizes = data.sizes_of(clients)
+    order = example_order(1, t, clients, sizes, int(sizes.max()))
+    rows = data.offsets[clients][:, None] + order
+    return [data.domain[rows], *(values[rows] for values in data.examples.values())]
+
+
+def reading(paths: list[Path]) -> list[dict[str, float]]:
+    """Median milliseconds to draw and read a cohort, the first time its pages are touched and
+    again, and as an engine reads it."""
+    stores = [open_store(path).splits["train"] for path in paths]
+    figures: list[dict[str, float]] = [{} for _ in stores]
+    for name, read in (
+        ("cohort_first_ms", copy_cohort),
+        ("cohort_ms", copy_cohort),
+        ("cohort_shuffled_ms", shuffle_cohort),
+    ):
+        for figure, times in zip(figures, _times(stores, read), strict=True):
+            figure[name] = statistics.median(times)
+    return figures
+
+
+def _times(stores: list[FederatedData], read: Read) -> list[list[float]]:
+    """Milliseconds of each round, for each store."""
+    other = np.zeros(64 * MIB, np.uint8)
+    times: list[list[float]] = [[] for _ in stores]
+    for t in range(ROUNDS):
+        for data, measured in zip(stores, times, strict=True):
+            other += 1
+            start = time.perf_counter()
+            read(data, uniform(data.num_clients, COHORT, seed=1)(t), t)
+            measured.append(1000 * (time.perf_counter() - start))
+    return times
+
+
+def resident(path: Path, release: bool) -> dict[str, float]:
+    """Memory after many rounds: the process's own, and the pages of mapped files it holds."""
+    store = open_store(path)
+    data = store.splits["train"]
+    sample = uniform(data.num_clients, COHORT, seed=2)
+    own, pages = 0.0, 0.0
+    for t in range(ROUNDS):
+        copy_cohort(data, sample(t), t)
+        own, pages = max(own, _status("RssAnon")), max(pages, _status("RssFile"))
+        if release:
+            store.release()
+    how = "released" if release else "kept"
+    return {f"own_mib_{how}": own, f"pages_mib_{how}": pages}
+
+
+def _status(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(field)) / 1024
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls the function in a fresh process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, help="where there is room for the stores")
+    parser.add_argument("--clients", type=int, default=1_500_000)
+    parser.add_argument("--small", type=int, default=15_000)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(dir=options.folder))
+    try:
+        paths = [folder / "small", folder / "big"]
+        figures = [
+            apart(build, path, clients)
+            for path, clients in zip(paths, (options.small, options.clients), strict=True)
+        ]
+        for path, figure, read in zip(paths, figures, apart(reading, paths), strict=True):
+            figure |= apart(opening, path) | read
+            figure |= apart(resident, path, False) | apart(resident, path, True)
+    finally:
+        shutil.rmtree(folder)
+    table = Table("", "small", "big")
+    for name in figures[0]:
+        table.add_row(name, *(f"{figure[name]:,.1f}" for figure in figures))
+    Console().print(table)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()

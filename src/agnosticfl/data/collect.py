@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A source read into memory, for data that is small enough."""
+
+import numpy as np
+
+from agnosticfl.data.federated import FederatedData, from_arrays
+from agnosticfl.data.rows import check_rows, check_source, check_totals
+from agnosticfl.data.source import Rows, Source
+
+
+def collect(source: Source) -> dict[str, FederatedData]:
+    """Split -> data set, with the same checks and the same order as a store."""
+    check_source(source)
+    pieces: dict[str, list[Rows]] = {}
+    done = 0
+    for rows in source.rows():
+        check_rows(source, rows, done)
+        pieces.setdefault(rows.split, []).append(rows)
+        done += len(rows.clients)
+    p = len(source.domains)
+    counts = {
+        split: np.bincount(np.concatenate([rows.domain for rows in some]), minlength=p)
+        for split, some in pieces.items()
+    }
+    check_totals(source, counts)
+    return {split: _joined(source, some) for split, some in pieces.items()}
+
+
+def _joined(source: Source, pieces: list[Rows]) -> FederatedData:
+    return from_arrays(
+        {
+            name: np.concatenate([rows.features[name] for rows in pieces])
+            for name in source.features
+        },
+        # Objects, because numpy's own texts lose a NUL at the end.
+        clients=np.array([client for rows in pieces for client in rows.clients], object),
+        domains=np.concatenate([rows.domain for rows in pieces]),
+        domain_names=source.domains,
+    )

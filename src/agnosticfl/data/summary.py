@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is in a store: clients, examples and tokens, by split and domain."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from agnosticfl.data.federated import FederatedData
+from agnosticfl.data.store import Store, slices
+
+QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.95, 1.0)
+NO_WORDS = ("<pad>", "<bos>", "<eos>")
+
+
+class DomainSummary(NamedTuple):
+    """One domain in one split."""
+
+    clients: int  # those with at least one example of it
+    examples: int
+    tokens: int | None  # words; None if the data is no text
+
+
+class SplitSummary(NamedTuple):
+    """One split."""
+
+    clients: int
+    examples: int
+    several_domains: int  # clients that have examples of more than one domain
+    size_quantiles: Mapping[str, float]  # of examples a client
+    domains: Mapping[str, DomainSummary]
+
+
+def summarise(store: Store) -> dict[str, SplitSummary]:
+    """Reads domains, offsets and tokens once, a piece at a time."""
+    count_tokens = _token_counter(store)
+    return {split: _split(data, count_tokens(data)) for split, data in store.splits.items()}
+
+
+def domain_counts(data: FederatedData, clients: slice) -> np.ndarray:
+    """Examples of each domain that each of these clients has, [clients, p]."""
+    p = data.num_domains
+    offsets = data.offsets[clients.start : clients.stop + 1]
+    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    cells = owner * p + data.domain[offsets[0] : offsets[-1]]
+    return np.bincount(cells, minlength=(len(offsets) - 1) * p).reshape(-1, p)
+
+
+def main_domain(data: FederatedData) -> np.ndarray:
+    """The domain of most of its examples, for each client; the first of equals."""
+    pieces = [domain_counts(data, part).argmax(axis=1) for part in _some_clients(data)]
+    return np.concatenate(pieces)
+
+
+def _some_clients(data: FederatedData) -> Iterator[slice]:
+    """All clients, about four million examples at a time."""
+    return slices(data.num_clients, max(1, data.num_clients * 2**22 // data.num_examples))
+
+
+def as_json(store: Store, summary: Mapping[str, SplitSummary]) -> dict[str, Any]:
+    """The summary and what meta.json says, for programs."""
+    meta = store.meta
+    return {
+        "name": meta.name,
+        "licence": meta.licence,
+        "domains": list(meta.domains),
+        "features": {name: feature._asdict() for name, feature in meta.features.items()},
+        "labels": meta.labels,
+        "left_out": dict(meta.left_out),
+        "splits": {
+            name: split._asdict()
+            | {"domains": {key: domain._asdict() for key, domain in split.domains.items()}}
+            for name, split in summary.items()
+        },
+    }
+
+
+def plot(store: Store, summary: Mapping[str, SplitSummary], file: Path) -> None:
+    """Draws the examples of each domain, and how many clients have how many examples."""
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    place = np.arange(len(store.meta.domains))
+    for number, (name, split) in enumerate(summary.items()):
+        width = 0.8 / len(summary)
+        heights = [domain.examples for domain in split.domains.values()]
+        left.bar(place + (number - (len(summary) - 1) / 2) * width, heights, width, label=name)
+        sizes = store.splits[name].sizes
+        edges = np.unique(np.geomspace(1, sizes.max() + 1, 20).round())
+        right.hist(sizes, bins=edges.tolist(), histtype="step", label=name)
+    left.set(title=f"{store.meta.name}: examples by domain", yscale="log")
+    left.set_xticks(place, store.meta.domains)
+    right.set(title="clients by size", xlabel="examples a client", xscale="log", yscale="log")
+    left.legend()
+    figure.savefig(file, dpi=120)
+
+
+def _split(data: FederatedData, tokens: np.ndarray | None) -> SplitSummary:
+    p = data.num_domains
+    clients, examples, several = np.zeros(p, int), np.zeros(p, int), 0
+    for part in _some_clients(data):
+        counts = domain_counts(data, part)
+        clients += (counts > 0).sum(axis=0)
+        examples += counts.sum(axis=0)
+        several += int(((counts > 0).sum(axis=1) > 1).sum())
+    domains = {
+        name: DomainSummary(
+            int(clients[i]), int(examples[i]), None if tokens is None else int(tokens[i])
+        )
+        for i, name in enumerate(data.domains)
+    }
+    sizes = np.quantile(data.sizes, QUANTILES)
+    quantiles = {f"{q:g}": float(size) for q, size in zip(QUANTILES, sizes, strict=True)}
+    return SplitSummary(data.num_clients, data.num_examples, several, quantiles, domains)
+
+
+def _token_counter(store: Store) -> Callable[[FederatedData], np.ndarray | None]:
+    """Counts the tokens of each domain in the feature `tokens`, if this is text."""
+    words = store.vocabulary()
+    if words is None or "tokens" not in store.meta.features:
+        return lambda _: None
+    no_words = [words.index(name) for name in NO_WORDS if name in words]
+
+    def count(data: FederatedData) -> np.ndarray:
+        return sum(_tokens(data, no_words), np.zeros(data.num_domains, int))
+
+    return count
+
+
+def _tokens(data: FederatedData, no_words: list[int]) -> Iterator[np.ndarray]:
+    for part in slices(data.num_examples):
+        length = np.isin(data.examples["tokens"][part], no_words, invert=True).sum(axis=1)
+        counts = np.bincount(data.domain[part], weights=length, minlength=data.num_domains)
+        yield counts.astype(int)
