@@ -27,8 +27,8 @@ from rich.table import Table
 
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.data.loaders.synthetic import load
-from agnosticfl.data.store import open_store
-from agnosticfl.data.writer import write_store
+from agnosticfl.data.store.reader import open_store
+from agnosticfl.data.store.writer import write_store
 from agnosticfl.sampling import example_order, uniform
 
 COHORT, ROUNDS, MIB = 500, 300, 2**20

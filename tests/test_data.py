@@ -70,7 +70,8 @@ def test_an_unknown_or_empty_domain_is_refused():
 
 
 def test_toy_points_have_exact_centres_and_equal_variance():
-    for data in toy(centres=[-1.0, 0.5, 1.0], points=[40, 60, 80], spread=0.2):
+    splits = toy(centres=[-1.0, 0.5, 1.0], points=[40, 60, 80], spread=0.2)
+    for data in (splits.train, splits.test):
         for i, centre in enumerate((-1.0, 0.5, 1.0)):
             x = data.examples["x"][data.domain == i]
             assert np.mean(x) == pytest.approx(centre, abs=1e-5)

@@ -10,7 +10,7 @@ import optax
 
 from agnosticfl.algorithm import Algorithm, agnostic_fedavg, fedavg_target
 from agnosticfl.config import Config, Table
-from agnosticfl.data import SOURCES, FederatedData
+from agnosticfl.data import SOURCES, Splits
 from agnosticfl.engine import ENGINES
 from agnosticfl.errors import call_with_options, check, choose
 from agnosticfl.model import Model
@@ -22,21 +22,20 @@ class Parts(NamedTuple):
     """What a configuration names, built."""
 
     model: Model
-    train: FederatedData
-    test: FederatedData
+    data: Splits
     algorithm: Algorithm
 
 
 def build(config: Config) -> Parts:
     """Builds data, model and algorithm; every value that is not allowed is refused here."""
-    train, test = build_named(config.data, SOURCES, "data")
+    data: Splits = build_named(config.data, SOURCES, "data")
     model = build_named(config.model, MODELS, "model")
     make = agnostic_fedavg
     if config.target is not None:
         make = functools.partial(fedavg_target, target=config.target)
     algorithm = make(
         model,
-        train,
+        data.train,
         clients_per_round=config.clients_per_round,
         batch_size=config.batch_size,
         client_optimizer=build_optimizer(config.client_optimizer, "client_optimizer"),
@@ -49,7 +48,7 @@ def build(config: Config) -> Parts:
         seed=config.seed,
         engine=ENGINES[choose(config.engine, ENGINES, "engine")],
     )
-    return Parts(model, train, test, algorithm)
+    return Parts(model, data, algorithm)
 
 
 def build_named(table: Table, registry: Mapping[str, Callable[..., Any]], where: str) -> Any:

@@ -2,14 +2,14 @@
 """The command-line program. It assembles only; imports that take time wait for their command."""
 
 import functools
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from agnosticfl import __version__
-from agnosticfl.errors import BadInput, check
+from agnosticfl.data.commands import data_app
+from agnosticfl.errors import check, one_line_errors
 
 app = typer.Typer(
     name="agnosticfl",
@@ -19,6 +19,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(data_app, name="data")
 
 Task = Annotated[str, typer.Argument(help="A task's name (see `tasks`) or a TOML file.")]
 Rounds = Annotated[int | None, typer.Option(help="Rounds, if not as many as the task says.")]
@@ -130,8 +132,5 @@ def options(
 
 def main() -> None:
     """Runs the program. Bad input ends in one line and status 2, a stopped run in status 130."""
-    try:
+    with one_line_errors():
         app()
-    except BadInput as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)

@@ -48,8 +48,8 @@ def _check_before_running(
 ) -> None:
     """Bad input is found now, not after the first hours."""
     uniform = configs("fedavg", None)[0]
-    parts = build.build(uniform)
-    domain = parts.train.domains[parts.train.domain_index(target)] if target else "a domain"
+    train = build.build(uniform).data.train
+    domain = train.domains[train.domain_index(target)] if target else "a domain"
     candidates = [uniform, configs("fedavg-target", domain)[0], configs("afa", None)[0]]
     build.build(candidates[-1])
     for setting in sets:

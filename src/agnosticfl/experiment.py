@@ -60,7 +60,7 @@ def run(
         return read_json(out / "summary.json")
     if resume:
         state = checkpoint.restore(out / "checkpoints", state, say) or state
-    tracker = Tracker(out, parts.train.domains, after_round=int(state.round))
+    tracker = Tracker(out, parts.data.train.domains, after_round=int(state.round))
     try:
         for latest, record in _rounds(config, parts, state):
             state = latest
@@ -103,6 +103,7 @@ def _rounds(
         started = time.perf_counter()
         state, info = parts.algorithm.round(state, parts.algorithm.cohort(t))
         info = jax.device_get(info)
+        parts.data.release()
         yield (
             state,
             {
@@ -140,7 +141,7 @@ def _small_params(state: ServerState) -> Record:
 def _summary(
     config: Config, parts: Parts, state: ServerState, records: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    results = evaluator(parts.model, parts.test, config.evaluation_batch_size)(state.params)
+    results = evaluator(parts.model, parts.data.test, config.evaluation_batch_size)(state.params)
     worst = worst_domain(results)
     last = records[-1]
     return {
@@ -149,7 +150,7 @@ def _summary(
         "target": config.target,
         "seed": config.seed,
         "rounds": config.rounds,
-        "domains": list(parts.train.domains),
+        "domains": list(parts.data.train.domains),
         "domain_weights": last["domain_weights"],
         "test": results,
         "worst_domain": worst.domain,

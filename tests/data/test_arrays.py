@@ -237,7 +237,7 @@ def test_any_bytes_are_bad_input_or_read(
 
 
 def test_a_zip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agnosticfl.data.tables.BOMB", (10_000, 10))
+    monkeypatch.setattr("agnosticfl.data.formats.tables.BOMB", (10_000, 10))
     np.savez_compressed(tmp_path / "rows.npz", who=np.zeros(100_000, int))
     with pytest.raises(BadInput, match=r"would unpack to 8\d{5} bytes.*a zip bomb\?"):
         load([tmp_path / "rows.npz"], **ROLES)
@@ -253,7 +253,7 @@ def test_other_mistakes(tmp_path: Path) -> None:
         load([], **ROLES)
     with pytest.raises(BadInput, match="not both"):
         from_frame(ROWS, **ROLES, test_fraction=0.5)
-    with pytest.raises(BadInput, match="leave something to train on"):
+    with pytest.raises(BadInput, match="their sum below 1"):
         from_frame(ROWS, client="who", domain="land", test_fraction=1.0)
     np.savez(tmp_path / "rows.npz", who=np.array([{"pickled": 1}], object))
     with pytest.raises(BadInput, match="allow_pickle"):

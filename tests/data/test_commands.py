@@ -13,7 +13,7 @@ import typer.main
 
 from agnosticfl.data import loaders
 from agnosticfl.data.commands import data_app
-from agnosticfl.data.store import open_store
+from agnosticfl.data.store.reader import open_store
 from agnosticfl.errors import one_line_errors
 
 CSV = "who,land,age,kind\nbo,us,1,dog\nal,ar,2,cat\nbo,ar,3,cat\n"

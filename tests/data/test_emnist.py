@@ -113,7 +113,7 @@ def test_bad_writers_and_labels(tmp_path: Path, write: Write) -> None:
     for k, name in enumerate(["g0001_00", "f001_00", "f0001_00 ", "f" * 10_000]):
         with pytest.raises(
             BadInput,
-            match=r"is no writer of EMNIST; those are called fNNNN_NN|at most 1024 are allowed",
+            match=r"is no writer of EMNIST; those are called fNNNN_NN|at most 1000 are allowed",
         ) as e:
             load_all(write(tmp_path / f"{k}_train", {name: [1]}))
         assert len(str(e.value)) < 400

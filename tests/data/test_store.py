@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agnosticfl.data.check import check_store
 from agnosticfl.data.collect import collect
 from agnosticfl.data.source import Feature, Rows, Source
-from agnosticfl.data.store import FORMAT, META, open_store
-from agnosticfl.data.writer import write_store
+from agnosticfl.data.store.check import check_store
+from agnosticfl.data.store.reader import FORMAT, META, open_store
+from agnosticfl.data.store.writer import write_store
 from agnosticfl.errors import BadInput
 
 FEATURES = {"x": Feature("float32", (2,)), "y": Feature("int32", ())}
@@ -219,7 +219,7 @@ KILLED = """
 import os, sys
 sys.path.insert(0, sys.argv[2])
 from test_store import rows, source
-from agnosticfl.data.writer import write_store
+from agnosticfl.data.store.writer import write_store
 
 def pieces():
     yield rows("train", ["a", "b"] * 1000, [0, 1] * 1000)
@@ -353,7 +353,7 @@ def test_broken_promises_are_named(store: Path, monkeypatch: pytest.MonkeyPatch)
         examples={"x": np.array([[0, 0], [0, 0], [np.inf, 0]], np.float32)},
     )
     broken = opened._replace(splits={"train": wrong})
-    monkeypatch.setattr("agnosticfl.data.check.open_store", lambda _: broken)
+    monkeypatch.setattr("agnosticfl.data.store.check.open_store", lambda _: broken)
     assert check_store(store) == [
         "train: offsets do not run from 0 to the number of examples, 3",
         "train: client 0 has no examples",

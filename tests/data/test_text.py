@@ -207,6 +207,6 @@ def test_bad_fractions_are_refused(pair: tuple[float, float]) -> None:
 
 
 def test_a_client_id_must_be_short_and_not_empty() -> None:
-    assert check_client_id("é" * 1024, "here") == "é" * 1024
+    assert check_client_id("é" * 500, "here") == "é" * 500
     assert "here: the client id 'xxx" in one_line(lambda: check_client_id("x" * 10_240, "here"))
     assert "here: the client id is empty" in one_line(lambda: check_client_id("", "here"))

@@ -4,8 +4,8 @@
 import numpy as np
 
 from agnosticfl.data.federated import FederatedData, from_arrays
-from agnosticfl.data.rows import check_rows, check_source, check_totals
 from agnosticfl.data.source import Rows, Source
+from agnosticfl.data.store.rows import check_rows, check_source, check_totals
 
 
 def collect(source: Source) -> dict[str, FederatedData]:

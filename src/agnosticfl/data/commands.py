@@ -58,7 +58,7 @@ def _loader_command(name: str) -> Any:
     def command(
         out: Path, overwrite: bool, sources: list[Path] | None = None, **options: Any
     ) -> None:
-        from agnosticfl.data.writer import check_target
+        from agnosticfl.data.store.writer import check_target
 
         check_target(out, overwrite)  # before reading, which may take hours
         _write(load(sources or [], **options), out, overwrite)
@@ -96,8 +96,8 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def _write(source: Any, out: Path, overwrite: bool) -> None:
-    from agnosticfl.data.store import open_store
-    from agnosticfl.data.writer import write_store
+    from agnosticfl.data.store.reader import open_store
+    from agnosticfl.data.store.writer import write_store
 
     with _bar() as progress:
         write_store(source, out, progress, overwrite)
@@ -137,7 +137,7 @@ def info(
 ) -> None:
     """Show clients, examples and tokens per domain and split."""
     from agnosticfl.data import summary as summaries
-    from agnosticfl.data.store import open_store
+    from agnosticfl.data.store.reader import open_store
 
     opened = open_store(store)
     summary = summaries.summarise(opened)
@@ -180,7 +180,7 @@ def _number(value: int | None) -> str:
 @data_app.command()
 def check(store: Store) -> None:
     """Verify every checksum and every promise of a store."""
-    from agnosticfl.data.check import check_store
+    from agnosticfl.data.store.check import check_store
 
     problems = check_store(store)
     for problem in problems:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A federated data set: examples that belong to clients, each with a domain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +46,15 @@ class FederatedData(NamedTuple):
     def domain_index(self, name: str) -> int:
         """The number i of the domain called `name`."""
         return self.domains.index(choose(name, self.domains, "domain"))
+
+
+class Splits(NamedTuple):
+    """The data of a task."""
+
+    train: FederatedData
+    test: FederatedData
+    heldout: FederatedData | None = None
+    release: Callable[[], None] = lambda: None  # gives back the memory that reading took
 
 
 def from_arrays(

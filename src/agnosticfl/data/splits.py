@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 from agnosticfl.errors import BadInput, check
 
-LONGEST_ID = 1024  # characters; a longer client id is a damaged field, not a name
+LONGEST_ID = 1000  # bytes of UTF-8; a longer client id is a damaged field, not a name
 
 HeldoutFraction: TypeAlias = Annotated[float, "share of the clients in the heldout split"]
 TestFraction: TypeAlias = Annotated[float, "share of the clients in the test split"]
@@ -24,9 +24,10 @@ class Fractions(NamedTuple):
 def check_client_id(client: str, place: str) -> str:
     """Returns `client` if it can be a client id; `place` says where it was read."""
     check(bool(client), f"{place}: the client id is empty; every example needs an owner")
+    size = len(client.encode(errors="surrogatepass"))
     check(
-        len(client) <= LONGEST_ID,
-        f"{place}: the client id {client[:20]!r}… has {len(client)} characters;"
+        size <= LONGEST_ID,
+        f"{place}: the client id {client[:20]!r}… has {size} bytes;"
         f" at most {LONGEST_ID} are allowed",
     )
     return client

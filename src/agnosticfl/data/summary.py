@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from agnosticfl.data.federated import FederatedData
-from agnosticfl.data.store import Store, slices
+from agnosticfl.data.store.reader import Store, slices
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.95, 1.0)
 NO_WORDS = ("<pad>", "<bos>", "<eos>")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agnosticfl.data.federated import FederatedData, from_arrays
+from agnosticfl.data.federated import FederatedData, Splits, from_arrays
 from agnosticfl.errors import check
 
 
@@ -15,7 +15,7 @@ def toy(
     clients: int = 50,
     spread: float = 0.3,
     seed: int = 0,
-) -> tuple[FederatedData, FederatedData]:
+) -> Splits:
     """Train and test points, spread over the clients at random.
 
     The points of domain i have mean `centres[i]` and standard deviation `spread` exactly. With the
@@ -27,7 +27,8 @@ def toy(
         f"toy data needs at least 2 points for each centre; got {list(points)} for {list(centres)}",
     )
     rng = np.random.default_rng([seed, 20210])
-    return tuple(_split(rng, centres, points, clients, spread) for _ in ("train", "test"))  # type: ignore[return-value]
+    train, test = (_split(rng, centres, points, clients, spread) for _ in ("train", "test"))
+    return Splits(train, test)
 
 
 def _split(

@@ -32,7 +32,7 @@ def padded(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -
 
     def cohort(t: int) -> PaddedCohort:
         clients = sampler(t)
-        sizes = data.sizes[clients]
+        sizes = data.sizes_of(clients)
         length = steps * work.batch_size
         order = example_order(seed, t, clients, sizes, length)
         # Filling repeats a real example (of anyone, if the client has none): a model that cannot

@@ -44,7 +44,7 @@ def reference(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int
         return jax.tree.map(jnp.asarray, take(data, rows, np.ones(len(rows), np.float32)))
 
     def one_client(params: Params, alpha: Array, t: int, client: int) -> ClientSum:
-        size = int(data.sizes[client])
+        size = int(data.sizes_of(np.array([client]))[0])
         order = example_order(seed, t, np.array([client]), np.array([size]), size)[0]
         rows = data.offsets[client] + order
         everything = batch_of(rows)

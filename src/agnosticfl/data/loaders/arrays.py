@@ -5,20 +5,23 @@ Columns of single numbers become one float32 feature `x`, in their order; a colu
 image, a sentence of token ids) stays a feature of its own name; the label becomes `y`.
 """
 
-import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from agnosticfl.data.arrow import pc
-from agnosticfl.data.cells import Place, numbers_of, text_of
+from agnosticfl.data.formats.cells import Place, numbers_of, text_of
+from agnosticfl.data.formats.tables import Table, frame_table, open_table
 from agnosticfl.data.source import SPLITS, Feature, Rows, Source
-from agnosticfl.data.tables import Table, frame_table, open_table
+from agnosticfl.data.splits import Fractions, check_fractions, split_of
 from agnosticfl.errors import BadInput, check, choose
+
+Fate: TypeAlias = Callable[[str], str]  # client -> its split
 
 
 class Columns(NamedTuple):
@@ -29,14 +32,6 @@ class Columns(NamedTuple):
     features: tuple[str, ...]
     label: str | None
     split: str | None
-
-
-class Fractions(NamedTuple):
-    """Parts of the clients that do not train, chosen by a hash of seed and client id."""
-
-    test: float
-    heldout: float
-    seed: int
 
 
 def load(
@@ -59,7 +54,7 @@ def load(
     wanted = None if features is None else features.split(",")
     columns = _columns(tables, client, domain, wanted, label, split)
     name = ", ".join(Path(path).name for path in sources)
-    return _source(name, licence, tables, columns, Fractions(test_fraction, heldout_fraction, seed))
+    return _source(name, licence, tables, columns, Fractions(heldout_fraction, test_fraction), seed)
 
 
 def from_frame(
@@ -82,7 +77,7 @@ def from_frame(
     """
     tables = [frame_table(frame)]
     columns = _columns(tables, client, domain, features, label, split)
-    return _source(name, licence, tables, columns, Fractions(test_fraction, heldout_fraction, seed))
+    return _source(name, licence, tables, columns, Fractions(heldout_fraction, test_fraction), seed)
 
 
 def _columns(
@@ -104,23 +99,25 @@ def _columns(
 
 
 def _source(
-    name: str, licence: str, tables: Sequence[Table], columns: Columns, fractions: Fractions
+    name: str,
+    licence: str,
+    tables: Sequence[Table],
+    columns: Columns,
+    fractions: Fractions,
+    seed: int,
 ) -> Source:
-    test, heldout, _ = fractions
+    check_fractions(fractions)
     check(
-        test >= 0 and heldout >= 0 and test + heldout < 1,
-        f"test fraction {test} and held-out fraction {heldout} must not be negative, and must leave"
-        " something to train on",
-    )
-    check(
-        columns.split is None or test == heldout == 0,
+        columns.split is None or not any(fractions),
         f"give either the split column {columns.split!r} or fractions, not both",
     )
     domains = _distinct(tables, columns.domain)
     labels = _label_names(tables, columns.label)
 
+    fate = partial(split_of, fractions=fractions, seed=seed)
+
     def rows() -> Iterator[Rows]:
-        return _rows(tables, columns, fractions, domains, labels)
+        return _rows(tables, columns, fate, domains, labels)
 
     first = next(rows(), None)
     if first is None:
@@ -141,7 +138,7 @@ def _batches(table: Table, names: Sequence[str]) -> Iterator[tuple[Place, Any]]:
 def _rows(
     tables: Sequence[Table],
     columns: Columns,
-    fractions: Fractions,
+    fate: Fate,
     domains: Sequence[str],
     labels: Sequence[str] | None,
 ) -> Iterator[Rows]:
@@ -154,7 +151,7 @@ def _rows(
             if columns.label is not None:
                 check("y" not in features, "a feature is called 'y', which is the label's name")
                 features["y"] = _labels(place, batch, columns.label, labels)
-            split = _splits(place, batch, columns.split, client, fractions)
+            split = _splits(place, batch, columns.split, client, fate)
             yield from _by_split(split, client, domain.to_numpy(), features)
 
 
@@ -215,25 +212,15 @@ def _features(place: Place, batch: Any, names: Sequence[str]) -> dict[str, np.nd
     return features
 
 
-def _splits(
-    place: Place, batch: Any, name: str | None, client: Any, fractions: Fractions
-) -> np.ndarray:
+def _splits(place: Place, batch: Any, name: str | None, client: Any, fate: Fate) -> np.ndarray:
     """The split of each row: from its column, or from the client's fate."""
     if name is None:
         distinct = client.dictionary_encode()
-        fate = np.array([_fate(text, fractions) for text in distinct.dictionary.to_pylist()])
-        return fate[distinct.indices.to_numpy()]
+        fates = np.array([fate(text) for text in distinct.dictionary.to_pylist()])
+        return fates[distinct.indices.to_numpy()]
     split = text_of(place, batch, name)
     unknown = pc.invert(pc.is_in(split, pa.array(SPLITS))).to_numpy(zero_copy_only=False)
     if unknown.any():
         row = int(unknown.argmax())
         place.refuse(name, row, f"is {split[row].as_py()!r} (allowed: {', '.join(SPLITS)})")
     return split.to_numpy(zero_copy_only=False).astype(str)
-
-
-def _fate(client: str, fractions: Fractions) -> str:
-    digest = hashlib.blake2b(f"{fractions.seed} {client}".encode(), digest_size=8).digest()
-    chance = int.from_bytes(digest, "big") / 2**64
-    if chance < fractions.test:
-        return "test"
-    return "heldout" if chance < fractions.test + fractions.heldout else "train"

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from agnosticfl.data.arrow import pc
 from agnosticfl.data.federated import FederatedData
-from agnosticfl.data.rows import LONGEST_ID
-from agnosticfl.data.store import META, ClientIds, Store, file_info, open_store, slices
+from agnosticfl.data.store.reader import META, ClientIds, Store, file_info, open_store, slices
+from agnosticfl.data.store.rows import LONGEST_ID
 
 
 def check_store(path: Path | str) -> list[str]:

@@ -21,8 +21,8 @@ import pyarrow.ipc
 
 from agnosticfl.data.arrow import array_over, arrow_type, mapped, pc
 from agnosticfl.data.source import Feature
-from agnosticfl.data.spool import PIECE, Spool
-from agnosticfl.data.store import Counts, slices
+from agnosticfl.data.store.reader import Counts, slices
+from agnosticfl.data.store.spool import PIECE, Spool
 
 
 def write_split(

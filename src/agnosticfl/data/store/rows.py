@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from agnosticfl.data.arrow import pc
 from agnosticfl.data.source import SPLITS, Feature, Rows, Source
+from agnosticfl.data.splits import LONGEST_ID
 from agnosticfl.errors import BadInput, check, choose
-
-LONGEST_ID = 1000  # bytes of UTF-8
 
 
 def check_source(source: Source) -> None:

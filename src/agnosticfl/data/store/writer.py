@@ -13,12 +13,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from agnosticfl.data.columns import write_split
-from agnosticfl.data.rows import check_rows, check_source, check_totals
 from agnosticfl.data.source import SPLITS, Source
-from agnosticfl.data.spool import Spool, record_type
-from agnosticfl.data.staging import LOCK, staging
-from agnosticfl.data.store import (
+from agnosticfl.data.store.columns import write_split
+from agnosticfl.data.store.reader import (
     FORMAT,
     META,
     VOCABULARY,
@@ -28,6 +25,9 @@ from agnosticfl.data.store import (
     file_info,
     write_meta,
 )
+from agnosticfl.data.store.rows import check_rows, check_source, check_totals
+from agnosticfl.data.store.spool import Spool, record_type
+from agnosticfl.data.store.staging import LOCK, staging
 from agnosticfl.errors import check, require
 
 # What is going on, how much of it is done, and of how much (None if unknown).
