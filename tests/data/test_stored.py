@@ -2,6 +2,7 @@
 """A store as the data of a task, from the command that makes it to a trained model."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def points() -> dict[str, np.ndarray]:
 
 
 def test_a_task_trains_from_a_store(tmp_path: Path, task: str):
-    roles = {"client": "who", "domain": "kind", "label": "y", "split": "split"}
+    roles: dict[str, Any] = {"client": "who", "domain": "kind", "label": "y", "split": "split"}
     write_store(from_frame(points(), **roles), tmp_path / "line.store")
     summary = run(resolve(task), tmp_path / "run")
     assert summary["domains"] == ["common", "rare"]
