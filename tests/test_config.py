@@ -39,6 +39,13 @@ def test_sets_change_the_task_also_for_one_algorithm():
     assert not has_effect(resolve("toy", sets=sets), sets[1])
 
 
+def test_a_table_without_a_name_means_the_default():
+    assert resolve("toy", sets=["sampling.over_selection=1.3"]).sampling == {
+        "name": "uniform",
+        "over_selection": 1.3,
+    }
+
+
 def test_a_task_may_be_a_file(tmp_path: Path):
     file = tmp_path / "mine.toml"
     tables = "[data]\nname='toy'\n[model]\nname='point'\n[client_optimizer]\nname='sgd'\n"
@@ -86,6 +93,9 @@ def test_bad_settings_are_refused(options: dict[str, Any], message: str):
         ("data.name='tiy'", "unknown data 'tiy'; did you mean 'toy'"),
         ("client_optimizer.name='sdg'", "unknown client_optimizer 'sdg'; did you mean 'sgd'"),
         ("engine='fast'", "unknown engine 'fast'"),
+        ("sampling={name='stratified'}", "sampling 'stratified' needs the option 'shares'"),
+        ("sampling={name='available', lowest=0.5, highest=0.2}", "both must be from 0 to 1"),
+        ("sampling.over_selection=0.5", "over-selection factor is 0.5; it must be at least 1"),
         ("weight_rule.learning_rate=-1", r"γ_λ\) is -1; it must be a number ≥ 0"),
         ("window_size=0", r"window size \(r\) is 0"),
         ("init_domain_weights=[1,1,0,0,0]", "domain weights sum to 2"),

@@ -60,3 +60,12 @@ def test_the_readme_s_python_runs():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "worst" in done.stdout
+
+
+def test_every_import_in_the_docs_works():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    lines = [line for page in pages for line in page.read_text().splitlines()]
+    imports = [line for line in lines if re.match(r"(from|import) agnosticfl", line)]
+    assert len(imports) > 5
+    for line in imports:
+        exec(line, {})

@@ -13,8 +13,9 @@ import optax
 from jax import Array
 
 from agnosticfl import engine as engines
-from agnosticfl import sampling, tree
+from agnosticfl import tree
 from agnosticfl.client import ClientWork, check_work
+from agnosticfl.cohorts import Cohorts, uniform_cohorts
 from agnosticfl.data.federated import FederatedData, only_domain
 from agnosticfl.engine import EngineBuilder, SumOverClients
 from agnosticfl.errors import check
@@ -105,6 +106,7 @@ def agnostic_fedavg(
     init_domain_weights: Sequence[float] | None = None,
     init_domain_count: Sequence[float] | None = None,
     seed: int = 0,
+    cohorts: Cohorts | None = None,
     engine: EngineBuilder = engines.padded,
 ) -> Algorithm:
     """Agnostic Federated Averaging: min over w of the largest mean loss of any domain.
@@ -123,6 +125,7 @@ def agnostic_fedavg(
       init_domain_weights: λ_0; default uniform.
       init_domain_count: N_0; default ones.
       seed: everything random (w_0, cohorts, order of examples, dropout) follows from it.
+      cohorts: how the clients of a round are chosen; default `uniform_cohorts()`.
       engine: how the sum over clients is computed.
     """
     check(seed >= 0, f"seed is {seed}; it must be a whole number ≥ 0")
@@ -131,7 +134,7 @@ def agnostic_fedavg(
     work = check_work(
         ClientWork(model, client_optimizer, data.num_domains, batch_size, epochs, normalisation)
     )
-    sampler = sampling.uniform(data.num_clients, clients_per_round, seed)
+    sampler = (cohorts or uniform_cohorts())(data, clients_per_round, seed)
     seam = engine(work, data, sampler, seed)
 
     def init() -> ServerState:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import optax
 
 from agnosticfl.algorithm import Algorithm, agnostic_fedavg, fedavg_target
+from agnosticfl.cohorts import SAMPLING
 from agnosticfl.config import Config, Table
 from agnosticfl.data import SOURCES, Splits
 from agnosticfl.engine import ENGINES
@@ -46,6 +47,7 @@ def build(config: Config) -> Parts:
         normalisation=config.normalisation,
         init_domain_weights=config.init_domain_weights,
         seed=config.seed,
+        cohorts=build_named(config.sampling, SAMPLING, "sampling"),
         engine=ENGINES[choose(config.engine, ENGINES, "engine")],
     )
     return Parts(model, data, algorithm)

@@ -59,6 +59,7 @@ class Config:
     )
     window_size: int = 1  # r
     init_domain_weights: list[float] | None = None  # λ_0; uniform if not given
+    sampling: Table = dataclasses.field(default_factory=lambda: {"name": "uniform"})
     engine: str = "padded"
     evaluation_batch_size: int = 512
     checkpoint_every: int = 100  # rounds
@@ -164,11 +165,19 @@ def _config(values: Table, where: str) -> Config:
     for field in dataclasses.fields(Config):
         no_default = field.default is field.default_factory is dataclasses.MISSING
         check(field.name in values or not no_default, f"{where} lacks the key {field.name!r}")
-    config = Config(**values)
+    config = Config(**{key: _with_default(key, value) for key, value in values.items()})
     for key in ("rounds", "checkpoint_every"):
         value = getattr(config, key)
         check(value >= 1, f"{key} is {value} in {where}; it must be at least 1")
     return config
+
+
+def _with_default(key: str, value: Any) -> Any:
+    """A table without a name means the default's, with other options."""
+    make = Config.__dataclass_fields__[key].default_factory
+    if isinstance(value, dict) and "name" not in value and make is not dataclasses.MISSING:
+        return {**make(), **value}
+    return value
 
 
 def _fits(value: Any, hint: Any) -> bool:
