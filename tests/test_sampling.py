@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The order of examples and the random bits behind it."""
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agnosticfl.sampling import example_order, random_bits, uniform
-
-
-def test_cohorts_are_different_clients_and_a_function_of_seed_and_round():
-    sample = uniform(100, 10, seed=3)
-    assert len(set(sample(7).tolist())) == 10
-    np.testing.assert_array_equal(sample(7), uniform(100, 10, seed=3)(7))
-    assert not np.array_equal(np.sort(sample(7)), np.sort(sample(8)))
-    assert not np.array_equal(np.sort(sample(7)), np.sort(uniform(100, 10, seed=4)(7)))
 
 
 def test_every_client_comes_about_as_often():
