@@ -19,6 +19,8 @@ from agnosticfl.model import Examples, Model, Params
 
 Values: TypeAlias = dict[str, float | None]  # metric -> value; None without examples
 Results: TypeAlias = dict[str, Values]  # domain -> metric -> value
+# metric -> [2, groups], Σ total and Σ weight, in double precision: millions of losses keep digits
+_Sums: TypeAlias = dict[str, np.ndarray]
 
 
 class Worst(NamedTuple):
@@ -77,8 +79,8 @@ def full_evaluator(
     step = jax.jit(lambda params, examples: _per_example(model, params, examples))
 
     def run(params: Params) -> Evaluation:
-        by_domain: dict[str, Mean] = {}
-        by_client: dict[str, Mean] = {}
+        by_domain: _Sums = {}
+        by_client: _Sums = {}
         batches = _batches(rows, batch_size)
         results = ((part, step(params, _examples(data, part, batch_size))) for part in batches)
         for part, values in _one_ahead(results):
@@ -122,7 +124,7 @@ def _per_example(model: Model, params: Params, examples: Examples) -> Mapping[st
 
 
 def _rows_of(data: FederatedData, clients: np.ndarray) -> np.ndarray:
-    ranges = [np.arange(data.offsets[k], data.offsets[k + 1]) for k in clients]
+    ranges = [np.arange(int(data.offsets[k]), int(data.offsets[k + 1])) for k in clients]
     return np.concatenate([np.zeros(0, np.int64), *ranges])
 
 
@@ -147,40 +149,32 @@ def _one_ahead(results: Iterable[Any]) -> Iterator[Any]:
         yield jax.device_get(earlier)
 
 
-def _add(sums: dict[str, Mean], values: Mapping[str, Mean], group: np.ndarray, number: int) -> None:
-    """Adds the examples' values to the sums of their groups, in double precision.
-
-    A sum of millions of losses keeps its digits. What a batch was filled with has no group.
-    """
+def _add(sums: _Sums, values: Mapping[str, Mean], group: np.ndarray, number: int) -> None:
+    """Adds the examples' values to the sums of their groups; a batch's filling has no group."""
     for name, mean in values.items():
-        into = sums.setdefault(name, Mean(*np.zeros((2, number))))  # type: ignore[arg-type]
+        into = sums.setdefault(name, np.zeros((2, number)))
         for total, value in zip(into, mean, strict=True):
-            np.add.at(total, group, value[: len(group)])
+            np.add.at(total, group, np.asarray(value)[: len(group)])
 
 
-def _values(sums: Mapping[str, Mean], groups: Any) -> Values:
+def _values(sums: _Sums, groups: Any) -> Values:
     """The metrics of some groups together."""
-    return {
-        name: _value(name, float(mean.total[groups].sum()), float(mean.weight[groups].sum()))
-        for name, mean in sums.items()
-    }
+    return {name: _value(name, *both[:, groups].sum(axis=1)) for name, both in sums.items()}
 
 
 def _value(name: str, total: float, weight: float) -> float | None:
-    return kind(name).finish(total / weight) if weight > 0 else None
+    return kind(name).finish(float(total / weight)) if weight > 0 else None
 
 
-def _spreads(by_client: Mapping[str, Mean]) -> dict[str, Spread]:
+def _spreads(by_client: _Sums) -> dict[str, Spread]:
     """Clients without examples are left out, and so is a metric that no client has."""
-    spreads: dict[str, Spread] = {}
-    for name, mean in by_client.items():
-        pairs = zip(mean.total.tolist(), mean.weight.tolist(), strict=True)
-        values = [v for pair in pairs if (v := _value(name, *pair)) is not None]
-        if values:
-            spreads[name] = _spread(values, worst_first=not kind(name).higher_is_better)
-    return spreads
+    values = {
+        name: [v for pair in both.T if (v := _value(name, *pair)) is not None]
+        for name, both in by_client.items()
+    }
+    return {name: _spread(v, kind(name).higher_is_better) for name, v in values.items() if v}
 
 
-def _spread(values: list[float], worst_first: bool) -> Spread:
-    tenth = sorted(values, reverse=worst_first)[: math.ceil(len(values) / 10)]
-    return Spread(float(np.var(values)), float(np.mean(tenth)))
+def _spread(values: list[float], higher_is_better: bool) -> Spread:
+    worst = sorted(values, reverse=not higher_is_better)[: math.ceil(len(values) / 10)]
+    return Spread(float(np.var(values)), float(np.mean(worst)))

@@ -11,7 +11,7 @@ from jax import Array
 from jax.nn import sigmoid
 
 from agnosticfl.model import Model
-from agnosticfl.models.language import DEFAULT_METRICS, Sizes, embedding, gates, language_model
+from agnosticfl.models.language import DEFAULT_METRICS, Sizes, gates, language_model
 
 
 def cifg(
@@ -36,7 +36,7 @@ class CIFG(nnx.Module):
 
     def __init__(self, sizes: Sizes, rngs: nnx.Rngs):
         orthogonal, glorot = nnx.initializers.orthogonal(), nnx.initializers.glorot_uniform()
-        self.embedding = embedding(sizes, rngs)
+        self.embedding = nnx.Embed(sizes.vocabulary, sizes.embedding, rngs=rngs)
         self.gates = gates(sizes, (1, 0, 0), rngs)
         shape = (sizes.embedding, 3 * sizes.hidden)
         self.recurrent = nnx.Param(orthogonal(rngs.params(), shape))

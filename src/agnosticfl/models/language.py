@@ -87,17 +87,6 @@ def sentence_loss(logits: Array, targets: Array) -> Array:
     return tree.divide(total, tokens)
 
 
-def embedding(sizes: Sizes, rngs: nnx.Rngs) -> nnx.Embed:
-    """A vector for each id, at first between -0.05 and 0.05, as Keras has it."""
-    uniform = nnx.initializers.uniform(scale=0.1)
-    return nnx.Embed(
-        sizes.vocabulary,
-        sizes.embedding,
-        embedding_init=lambda *args: uniform(*args) - 0.05,
-        rngs=rngs,
-    )
-
-
 def gates(sizes: Sizes, forget: Sequence[int], rngs: nnx.Rngs) -> nnx.Linear:
     """The part of a cell's gates that depends on the input, with one number in `forget` a gate.
 

@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from jax import Array
 from jax.nn import sigmoid
 
 from agnosticfl.model import Model
-from agnosticfl.models.language import DEFAULT_METRICS, Sizes, embedding, gates, language_model
+from agnosticfl.models.language import DEFAULT_METRICS, Sizes, gates, language_model
 
 
 def lstm(
@@ -33,18 +34,25 @@ class LSTM(nnx.Module):
 
     def __init__(self, sizes: Sizes, rngs: nnx.Rngs):
         dense = partial(nnx.Linear, kernel_init=nnx.initializers.glorot_uniform(), rngs=rngs)
-        self.embedding = embedding(sizes, rngs)
+        self.embedding = nnx.Embed(
+            sizes.vocabulary, sizes.embedding, embedding_init=small, rngs=rngs
+        )
         self.gates = gates(sizes, (0, 1, 0, 0), rngs)
         shape = (sizes.hidden, 4 * sizes.hidden)
         self.recurrent = nnx.Param(nnx.initializers.orthogonal()(rngs.params(), shape))
         self.dense = dense(sizes.hidden, sizes.embedding)
-        self.output = dense(sizes.embedding, sizes.words + 4)
+        self.output = dense(sizes.embedding, sizes.vocabulary)
 
     def __call__(self, inputs: Array) -> Array:
         # Time comes first in the loop; turning ids and the narrow layer costs least.
         z = self.gates(self.embedding(inputs.T))
         h = lstm_layer(self.recurrent[...], z)
         return self.output(self.dense(h).swapaxes(0, 1))
+
+
+def small(key: Array, shape: Sequence[int], dtype: Any) -> Array:
+    """Keras's initial embedding."""
+    return jax.random.uniform(key, shape, dtype, -0.05, 0.05)
 
 
 def lstm_layer(recurrent: Array, z: Array) -> Array:
