@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agnosticfl.data import from_arrays
 from agnosticfl.evaluate import evaluator
 from agnosticfl.metrics import (
     Mean,
@@ -24,7 +25,6 @@ from agnosticfl.metrics import (
 )
 from agnosticfl.model import from_functions
 from agnosticfl.models.language import METRICS, sentence_loss
-from tests.problems import federated
 
 TARGETS = jnp.array([[3, 4, 5, 2, 0]])
 FIRST_CHOICE = [3, 5, 5, 2, 0]  # right, wrong (oov), right (oov), right (eos), right (pad)
@@ -71,12 +71,10 @@ def test_loss_is_a_mean_over_sentences_and_perplexity_one_over_tokens():
     scores = 2 * jax.nn.one_hot(targets, 6) * jnp.array([1.0, 0.0, 1.0])[:, None, None]
     model = from_functions(
         lambda _: {},
-        lambda _, e: sentence_loss(scores[e["x"].astype(int)], targets[e["x"].astype(int)]),
-        lambda _, e: {
-            "perplexity": perplexity(scores[e["x"].astype(int)], targets[e["x"].astype(int)])
-        },
+        lambda _, e: sentence_loss(e["logits"], e["targets"]),
+        lambda _, e: {"perplexity": perplexity(e["logits"], e["targets"])},
     )
-    data = federated([[0, 1, 2]], [[0, 0, 0]], num_domains=1)
+    data = from_arrays({"logits": scores, "targets": targets}, clients=[0, 0, 0], domains=[0, 0, 0])
     results = evaluator(model, data, batch_size=2)({})["0"]
     assert results["loss"] == pytest.approx((known + guess + 0) / 3)
     assert results["perplexity"] == pytest.approx(math.exp((known + 3 * guess) / 4))

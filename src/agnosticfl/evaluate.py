@@ -101,6 +101,7 @@ def some_clients(data: FederatedData, number: int, seed: int) -> np.ndarray:
 
     Enough to watch a training with; the final results should be of everybody.
     """
+    check(number >= 1, f"clients to evaluate on is {number}; it must be at least 1")
     number = min(number, data.num_clients)
     return np.sort(sampling.uniform(data.num_clients, number, seed)(0))
 

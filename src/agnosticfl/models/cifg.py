@@ -20,13 +20,12 @@ def cifg(
     hidden: int = 670,
     metrics: Sequence[str] = DEFAULT_METRICS,
 ) -> Model:
-    """Embedding, one CIFG layer that is projected to the embedding's size, logits by the same
-    embedding.
+    """Embedding, one CIFG layer projected to the embedding's size, logits by the same embedding.
 
     With the defaults it has 1,412,634 parameters: embedding (10,000 + 4) × 96 = 960,384; three
     gates of 670 units with bias from 96 inputs and 96 recurrent numbers, 3 × 670 × (96 + 96 + 1) =
     387,930; projection 670 × 96 = 64,320. Projection and output have no bias, and there are no
-    peepholes: that is what gives the 1.41 million that are published.
+    peepholes: so it comes to the 1.41 million that are named for this model.
     """
     return language_model(CIFG, Sizes(words, embedding, hidden), metrics)
 
