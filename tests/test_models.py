@@ -183,6 +183,22 @@ def test_a_convolution_is_a_matrix_product():
     np.testing.assert_array_equal(convolution(x, kernel, (1, 1), "VALID", **options), wanted)
 
 
+@pytest.mark.parametrize(("platform", "convolves"), [("cpu", True), ("cuda", False)])
+def test_clients_side_by_side_convolve_on_a_cpu_only(platform: str, convolves: bool):
+    model = cnn(classes=2)
+
+    def loss(params: Any, examples: Any) -> jax.Array:
+        return model.per_example_loss(params, examples, jax.random.key(0)).sum()
+
+    def several(tree: Any) -> Any:
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((3, *a.shape), a.dtype), tree)
+
+    params = several(jax.eval_shape(model.init, jax.random.key(0)))
+    traced = jax.jit(jax.vmap(jax.grad(loss))).trace(params, several(images(4)))
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert ("convolution" in text) == convolves
+
+
 def bright_or_dark() -> FederatedData:
     return from_arrays(images(16), np.arange(16) % 2, np.arange(16) // 8)
 

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The paper's EMNIST model: a convolutional network with dropout for images of 28 × 28."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import nnx
 from jax import Array
 
 from agnosticfl.errors import check
-from agnosticfl.metrics import Mean, accuracy
-from agnosticfl.model import Examples, Model, from_nnx
+from agnosticfl.model import Model
+from agnosticfl.models.classifier import classifier
 
 
 def cnn(classes: int = 62) -> Model:
@@ -23,14 +21,7 @@ def cnn(classes: int = 62) -> Model:
     and become numbers from 0 to 1 where the model runs; floats are taken as they are.
     """
     check(classes >= 1, f"classes of the cnn is {classes}; it must be at least 1")
-
-    def loss(net: CNN, examples: Examples) -> Array:
-        return optax.softmax_cross_entropy_with_integer_labels(net(examples["x"]), examples["y"])
-
-    def metrics(net: CNN, examples: Examples) -> Mapping[str, Mean]:
-        return {"accuracy": accuracy(net(examples["x"]), examples["y"])}
-
-    return from_nnx(lambda rngs: CNN(classes, rngs), loss, metrics)
+    return classifier(lambda rngs: CNN(classes, rngs))
 
 
 class CNN(nnx.Module):
