@@ -88,7 +88,7 @@ def test_bad_settings_are_refused(options: dict[str, Any], message: str):
     [
         ("model.strat=1", "unknown option of model 'point' 'strat'; did you mean 'start'"),
         ("model.name='pint'", "unknown model 'pint'; did you mean 'point'"),
-        ("model={start=1}", r"\[model\] needs a name \(allowed: point, logistic\)"),
+        ("model={start=1}", r"\[model\] needs a name \(allowed: point, logistic, "),
         ("model={name='logistic', features=3}", "model 'logistic' needs the option 'classes'"),
         ("data.name='tiy'", "unknown data 'tiy'; did you mean 'toy'"),
         ("client_optimizer.name='sdg'", "unknown client_optimizer 'sdg'; did you mean 'sgd'"),

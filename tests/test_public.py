@@ -32,10 +32,14 @@ def test_public_names_are_these_and_no_others():
         "fedavg_target",
         "fixed",
         "from_arrays",
+        "from_equinox",
         "from_functions",
+        "from_linen",
         "from_nnx",
+        "full_evaluator",
         "models",
         "proportional",
+        "some_clients",
         "worst_domain",
     ]
 

@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from agnosticfl.data import from_arrays as from_arrays
     from agnosticfl.errors import BadInput as BadInput
     from agnosticfl.evaluate import evaluator as evaluator
+    from agnosticfl.evaluate import full_evaluator as full_evaluator
+    from agnosticfl.evaluate import some_clients as some_clients
     from agnosticfl.evaluate import worst_domain as worst_domain
     from agnosticfl.metrics import Mean as Mean
     from agnosticfl.model import Model as Model
+    from agnosticfl.model import from_equinox as from_equinox
     from agnosticfl.model import from_functions as from_functions
+    from agnosticfl.model import from_linen as from_linen
     from agnosticfl.model import from_nnx as from_nnx
     from agnosticfl.server import ServerState as ServerState
     from agnosticfl.weights import DomainStats as DomainStats
@@ -39,9 +43,9 @@ _PLACES = {
     "client": ("ClientSum",),
     "data": ("FederatedData", "from_arrays"),
     "errors": ("BadInput",),
-    "evaluate": ("evaluator", "worst_domain"),
+    "evaluate": ("evaluator", "full_evaluator", "some_clients", "worst_domain"),
     "metrics": ("Mean",),
-    "model": ("Model", "from_functions", "from_nnx"),
+    "model": ("Model", "from_equinox", "from_functions", "from_linen", "from_nnx"),
     "server": ("ServerState",),
     "weights": ("DomainStats", "WeightRule", "exponentiated_gradient", "fixed", "proportional"),
 }

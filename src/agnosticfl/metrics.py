@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is measured on an example, as sums that are divided once, at the end."""
 
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import optax
 from jax import Array
+
+from agnosticfl.data.vocabulary import EOS, FIRST_WORD, PAD
 
 
 class Mean(NamedTuple):
@@ -14,7 +19,81 @@ class Mean(NamedTuple):
     weight: Array  # [n]; 1 for a mean over examples, tokens for a mean over tokens
 
 
+class Kind(NamedTuple):
+    """What there is to know of a metric beside its numbers."""
+
+    higher_is_better: bool = False
+    finish: Callable[[float], float] = float  # what is done to the mean, after the division
+
+
 def accuracy(logits: Array, label: Array) -> Mean:
     """Share of examples whose largest logit is that of the label."""
     correct = (jnp.argmax(logits, axis=-1) == label).astype(jnp.float32)
     return Mean(correct, jnp.ones_like(correct))
+
+
+# Metrics of a sentence: logits [n, T, K + 4], targets [n, T] -> sums over the T positions, [n].
+
+
+def perplexity(logits: Array, targets: Array) -> Mean:
+    """exp of the mean loss of a token; `KINDS` knows of the exp."""
+    return token_loss(logits, targets)
+
+
+def token_loss(logits: Array, targets: Array) -> Mean:
+    """The cross-entropy of a sentence's tokens; padding is left out."""
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+    return _over_tokens(loss, targets != PAD)
+
+
+def in_vocab_accuracy(logits: Array, targets: Array) -> Mean:
+    """The paper's: correct predictions other than OOV and EOS, among the words without EOS.
+
+    An OOV target counts as a word, and is always wrong.
+    """
+    correct = (jnp.argmax(logits, axis=-1) == targets) & (targets != _oov(logits))
+    return _over_tokens(correct, _is_word(targets))
+
+
+def in_vocab_accuracy_fedjax(logits: Array, targets: Array) -> Mean:
+    """FedJAX's: as the paper's, but the model must choose among the K words."""
+    first, oov = FIRST_WORD, _oov(logits)
+    correct = jnp.argmax(logits[..., first:oov], axis=-1) + first == targets
+    return _over_tokens(correct, _is_word(targets))
+
+
+def in_vocab_accuracy_tff(logits: Array, targets: Array) -> Mean:
+    """TFF's: correct predictions among the words of the vocabulary, OOV targets left out too."""
+    correct = jnp.argmax(logits, axis=-1) == targets
+    return _over_tokens(correct, _is_word(targets) & (targets != _oov(logits)))
+
+
+# By the name in a model's results. A metric that is not here is a mean, better when lower.
+KINDS = {
+    "accuracy": Kind(higher_is_better=True),
+    "in_vocab_accuracy": Kind(higher_is_better=True),
+    "in_vocab_accuracy_fedjax": Kind(higher_is_better=True),
+    "in_vocab_accuracy_tff": Kind(higher_is_better=True),
+    # exp(700) is nearly the largest number there is; an infinity could not be written as JSON.
+    "perplexity": Kind(finish=lambda loss: math.exp(min(loss, 700.0))),
+}
+
+
+def kind(name: str) -> Kind:
+    """What is known of the metric called `name`."""
+    return KINDS.get(name, Kind())
+
+
+def _oov(logits: Array) -> int:
+    """The id of all words outside the vocabulary, K + 3, is the last one."""
+    return logits.shape[-1] - 1
+
+
+def _is_word(targets: Array) -> Array:
+    return (targets != PAD) & (targets != EOS)
+
+
+def _over_tokens(values: Array, counted: Array) -> Mean:
+    weight = counted.astype(jnp.float32)
+    total = jnp.where(counted, values.astype(jnp.float32), 0)
+    return Mean(total.sum(axis=-1), weight.sum(axis=-1))

@@ -12,9 +12,8 @@ import numpy as np
 from agnosticfl.config import ALGORITHMS, Config, title
 from agnosticfl.errors import BadInput, check
 from agnosticfl.files import read_json
+from agnosticfl.metrics import kind
 from agnosticfl.tracking import read_records
-
-HIGHER_IS_BETTER = frozenset({"accuracy"})
 
 
 class Run(NamedTuple):
@@ -87,7 +86,7 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
 
 def worst(metric: str, cells: dict[str, Cell]) -> Cell:
     """The cell of the domain that is served worst."""
-    pick = min if metric in HIGHER_IS_BETTER else max
+    pick = min if kind(metric).higher_is_better else max
     return pick(cells.values(), key=lambda cell: cell.mean)
 
 

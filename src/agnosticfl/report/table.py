@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from agnosticfl.report.runs import HIGHER_IS_BETTER, Cell, Comparison, worst
+from agnosticfl.metrics import kind
+from agnosticfl.report.runs import Cell, Comparison, worst
 
 
 class Grid(NamedTuple):
@@ -46,7 +47,7 @@ def terminal(grid: Grid) -> Table:
 def _grid(comparison: Comparison, metric: str) -> Grid:
     columns = [[row.cells[metric].get(d) for row in comparison.rows] for d in comparison.domains]
     columns.append([worst(metric, row.cells[metric]) for row in comparison.rows])
-    lowest = metric not in HIGHER_IS_BETTER
+    lowest = not kind(metric).higher_is_better
     differences = [row.difference[metric] for row in comparison.rows]
     texts = [[_text(cell) for cell in column] for column in columns]
     texts.append([f"{d:.3g}" for d in differences])

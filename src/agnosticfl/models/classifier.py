@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all classifiers have in common: inputs `x` and labels `y` in, loss and accuracy out."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import optax
+from flax import nnx
+from jax import Array
+
+from agnosticfl.metrics import Mean, accuracy
+from agnosticfl.model import Examples, Model, from_nnx
+
+
+def classifier(create: Callable[[nnx.Rngs], Any]) -> Model:
+    """A model trained by cross-entropy from an NNX module that takes `x` to logits."""
+
+    def loss(module: Any, examples: Examples) -> Array:
+        return optax.softmax_cross_entropy_with_integer_labels(module(examples["x"]), examples["y"])
+
+    def metrics(module: Any, examples: Examples) -> Mapping[str, Mean]:
+        return {"accuracy": accuracy(module(examples["x"]), examples["y"])}
+
+    return from_nnx(create, loss, metrics)

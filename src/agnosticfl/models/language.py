@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all language models have in common: sentences in, loss and metrics out.
+
+A sentence is `tokens`, [length + 1] ids: 0 pad, 1 bos, 2 eos, K words from 3 on, K + 3 oov.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from agnosticfl import tree
+from agnosticfl.data.vocabulary import EOS, FIRST_WORD, PAD
+from agnosticfl.errors import check, choose
+from agnosticfl.metrics import (
+    Mean,
+    in_vocab_accuracy,
+    in_vocab_accuracy_fedjax,
+    in_vocab_accuracy_tff,
+    perplexity,
+    token_loss,
+)
+from agnosticfl.model import Examples, Model, from_nnx
+
+METRICS: Mapping[str, Callable[[Array, Array], Mean]] = {
+    "perplexity": perplexity,
+    "in_vocab_accuracy": in_vocab_accuracy,
+    "in_vocab_accuracy_fedjax": in_vocab_accuracy_fedjax,
+    "in_vocab_accuracy_tff": in_vocab_accuracy_tff,
+}
+DEFAULT_METRICS = ("perplexity", "in_vocab_accuracy")
+
+
+class Sizes(NamedTuple):
+    """Of a recurrent language model."""
+
+    words: int  # K
+    embedding: int
+    hidden: int
+
+    @property
+    def vocabulary(self) -> int:
+        """Ids: the words, pad, bos, eos and oov."""
+        return self.words + FIRST_WORD + 1
+
+
+def language_model(
+    module: Callable[..., Any], sizes: Sizes, metrics: Sequence[str] = DEFAULT_METRICS
+) -> Model:
+    """A model that predicts each token of a sentence from those before it.
+
+    Args:
+      module: `module(sizes, rngs)` is an NNX module that takes ids [n, T] to logits [n, T, K + 4].
+      metrics: names in `METRICS`.
+    """
+    for name, value in sizes._asdict().items():
+        check(value >= 1, f"{name} of a language model is {value}; it must be at least 1")
+    functions = {name: METRICS[choose(name, METRICS, "metric")] for name in metrics}
+
+    def create(rngs: nnx.Rngs) -> Any:
+        return module(sizes, rngs)
+
+    def loss(module: Any, examples: Examples) -> Array:
+        inputs, targets = inputs_and_targets(examples["tokens"])
+        return sentence_loss(module(inputs), targets)
+
+    def measure(module: Any, examples: Examples) -> Mapping[str, Mean]:
+        inputs, targets = inputs_and_targets(examples["tokens"])
+        logits = module(inputs)
+        return {name: function(logits, targets) for name, function in functions.items()}
+
+    return from_nnx(create, loss, measure)
+
+
+def inputs_and_targets(tokens: Array) -> tuple[Array, Array]:
+    """Each token is predicted from those before it; an eos says nothing more than a pad does."""
+    tokens = tokens.astype(jnp.int32)
+    inputs = tokens[:, :-1]
+    return jnp.where(inputs == EOS, PAD, inputs), tokens[:, 1:]
+
+
+def sentence_loss(logits: Array, targets: Array) -> Array:
+    """The mean cross-entropy of a sentence's real tokens, [n]; 0 if it has none."""
+    total, tokens = token_loss(logits, targets)
+    return tree.divide(total, tokens)
+
+
+def gates(sizes: Sizes, forget: Sequence[int], rngs: nnx.Rngs) -> nnx.Linear:
+    """The part of a cell's gates that depends on the input, with one number in `forget` a gate.
+
+    Where it is 1, the bias starts at 1: a cell that remembers at first learns sooner.
+    """
+    return nnx.Linear(
+        sizes.embedding,
+        len(forget) * sizes.hidden,
+        kernel_init=nnx.initializers.glorot_uniform(),
+        bias_init=lambda _, __, dtype: jnp.repeat(jnp.array(forget, dtype), sizes.hidden),
+        rngs=rngs,
+    )
