@@ -61,6 +61,9 @@ class Config:
     init_domain_weights: list[float] | None = None  # λ_0; uniform if not given
     sampling: Table = dataclasses.field(default_factory=lambda: {"name": "uniform"})
     engine: str = "padded"
+    metric: str = "loss"  # by which the worst domain is told
+    evaluation_every: int = 0  # rounds between two looks at held-out clients; 0 for none
+    evaluation_clients: int = 100  # held-out clients looked at, always the same
     evaluation_batch_size: int = 512
     checkpoint_every: int = 100  # rounds
 
@@ -169,6 +172,8 @@ def _config(values: Table, where: str) -> Config:
     for key in ("rounds", "checkpoint_every"):
         value = getattr(config, key)
         check(value >= 1, f"{key} is {value} in {where}; it must be at least 1")
+    every = config.evaluation_every
+    check(every >= 0, f"evaluation_every is {every} in {where}; it must be 0 or more")
     return config
 
 

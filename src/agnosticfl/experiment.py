@@ -21,9 +21,10 @@ from agnosticfl import __version__, checkpoint, ledger, tree
 from agnosticfl.algorithm import RoundInfo
 from agnosticfl.build import Parts, build
 from agnosticfl.config import Config, first_difference
-from agnosticfl.errors import check
-from agnosticfl.evaluate import evaluator, worst_domain
+from agnosticfl.errors import BadInput, check
+from agnosticfl.evaluate import evaluator, some_clients, worst_domain
 from agnosticfl.files import read_json, write_json
+from agnosticfl.model import Params
 from agnosticfl.server import ServerState
 from agnosticfl.tracking import Record, Tracker, read_records
 
@@ -99,6 +100,7 @@ def _rounds(
 ) -> Iterator[tuple[ServerState, Record]]:
     cost = ledger.bytes_per_client(state)
     clients = parts.algorithm.clients_per_round
+    look = _lookout(config, parts)
     for t in range(int(state.round) + 1, config.rounds + 1):
         started = time.perf_counter()
         state, info = parts.algorithm.round(state, parts.algorithm.cohort(t))
@@ -114,8 +116,21 @@ def _rounds(
                 "seconds": time.perf_counter() - started,
                 "time": time.time(),
                 **_small_params(state),
+                **look(t, state.params),
             },
         )
+
+
+def _lookout(config: Config, parts: Parts) -> Callable[[int, Params], Record]:
+    """What held-out clients say of the model every few rounds."""
+    every, heldout = config.evaluation_every, parts.data.heldout
+    if every == 0:
+        return lambda _t, _params: {}
+    if heldout is None:
+        raise BadInput(f"evaluation_every is {every}, but the data has no split 'heldout'")
+    clients = some_clients(heldout, config.evaluation_clients, config.seed)
+    measure = evaluator(parts.model, heldout, config.evaluation_batch_size, clients)
+    return lambda t, params: {"heldout": measure(params)} if t % every == 0 else {}
 
 
 def _numbers(info: RoundInfo) -> Record:
@@ -141,8 +156,13 @@ def _small_params(state: ServerState) -> Record:
 def _summary(
     config: Config, parts: Parts, state: ServerState, records: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    results = evaluator(parts.model, parts.data.test, config.evaluation_batch_size)(state.params)
-    worst = worst_domain(results)
+    splits = {"test": parts.data.test, "heldout": parts.data.heldout}
+    results = {
+        name: evaluator(parts.model, data, config.evaluation_batch_size)(state.params)
+        for name, data in splits.items()
+        if data is not None
+    }
+    worst = worst_domain(results["test"], config.metric)
     last = records[-1]
     return {
         "task": config.task,
@@ -152,7 +172,7 @@ def _summary(
         "rounds": config.rounds,
         "domains": list(parts.data.train.domains),
         "domain_weights": last["domain_weights"],
-        "test": results,
+        **results,
         "worst_domain": worst.domain,
         "gap": worst.gap,
         "clients_left_out": sum(r["left_out"] for r in records),

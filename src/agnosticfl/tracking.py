@@ -12,7 +12,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ign
 from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from agnosticfl.files import write_whole
+from agnosticfl.files import finite, write_whole
 
 Record: TypeAlias = Mapping[str, Any]
 
@@ -59,6 +59,13 @@ class Tracker:
             if isinstance(value, list):
                 named = zip(self._domains, value, strict=True)
                 scalars |= {f"{name}/{domain}": v for domain, v in named if v is not None}
+            elif isinstance(value, dict):  # domain -> metric -> value
+                scalars |= {
+                    f"{name}/{metric}/{domain}": v
+                    for domain, values in value.items()
+                    for metric, v in values.items()
+                    if v is not None
+                }
             else:
                 scalars[name] = float(value)
         return scalars
@@ -72,4 +79,4 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 
 
 def _line(record: Record) -> str:
-    return json.dumps(record, allow_nan=False) + "\n"
+    return json.dumps(finite(record), allow_nan=False) + "\n"
