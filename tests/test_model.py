@@ -13,19 +13,12 @@ import optax
 import pytest
 from flax import linen, nnx
 
-from agnosticfl import (
-    agnostic_fedavg,
-    evaluator,
-    from_arrays,
-    from_equinox,
-    from_functions,
-    from_linen,
-    from_nnx,
-)
+from agnosticfl import from_arrays, from_equinox, from_functions, from_linen, from_nnx
 from agnosticfl.data import FederatedData
 from agnosticfl.errors import BadInput
 from agnosticfl.model import Model
 from agnosticfl.models import logistic
+from tests.problems import assert_learns
 
 
 def two_classes() -> FederatedData:
@@ -84,22 +77,7 @@ MODELS: dict[str, Model] = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_of_each_kind_trains(name: str):
-    data = two_classes()
-    algorithm = agnostic_fedavg(
-        MODELS[name], data, clients_per_round=8, batch_size=10,
-        client_optimizer=optax.sgd(1.0),
-    )  # fmt: skip
-    measure = evaluator(MODELS[name], data, batch_size=64)
-    state = algorithm.init()
-    before = measure(state.params)
-    for t in range(1, 31):
-        state, _ = algorithm.round(state, algorithm.cohort(t))
-    after = measure(state.params)
-    for domain in data.domains:
-        old, new = before[domain]["loss"], after[domain]["loss"]
-        assert old is not None
-        assert new is not None
-        assert new < 0.6 * old
+    assert_learns(MODELS[name], two_classes(), rounds=30, rate=1.0, batch_size=10)
 
 
 @pytest.mark.parametrize("name", MODELS)

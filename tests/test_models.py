@@ -7,16 +7,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from agnosticfl import agnostic_fedavg, evaluator, from_arrays, tree
+from agnosticfl import from_arrays, tree
 from agnosticfl.data import FederatedData
 from agnosticfl.engine import EngineBuilder, padded, reference
 from agnosticfl.errors import BadInput
 from agnosticfl.model import Model
 from agnosticfl.models import cifg, cnn, lstm
 from agnosticfl.models.cnn import convolution, valid_convolution
+from tests.problems import assert_learns
 
 SMALL: dict[str, Any] = {"words": 6, "embedding": 3, "hidden": 5}
 PAD, BOS, EOS, OOV = 0, 1, 2, 9  # the words are 3 … 8
@@ -222,18 +222,4 @@ def counting() -> FederatedData:
 def test_a_built_in_model_learns(
     model: Model, data: FederatedData, rate: float, rounds: int, engine: EngineBuilder
 ):
-    algorithm = agnostic_fedavg(
-        model, data, clients_per_round=data.num_clients, batch_size=4,
-        client_optimizer=optax.sgd(rate), normalisation="batch", engine=engine,
-    )  # fmt: skip
-    measure = evaluator(model, data, batch_size=8)
-    state = algorithm.init()
-    before = measure(state.params)
-    for t in range(1, rounds + 1):
-        state, _ = algorithm.round(state, algorithm.cohort(t))
-    after = measure(state.params)
-    for domain in data.domains:
-        old, new = before[domain]["loss"], after[domain]["loss"]
-        assert old is not None
-        assert new is not None
-        assert new < 0.6 * old
+    assert_learns(model, data, rounds, rate, batch_size=4, engine=engine, normalisation="batch")
