@@ -82,7 +82,7 @@ def test_sentences_have_a_beginning_and_an_end() -> None:
         ({"shares": "1,-1"}, "must not be negative"),
         ({"shares": "1"}, "for each domain"),
         ({"difficulty": "0,2"}, "for each domain"),
-        ({"test_fraction": 1.0}, "leave something to train on"),
+        ({"test_fraction": 1.0}, "their sum below 1"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:

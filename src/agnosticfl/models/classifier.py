@@ -4,6 +4,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax import Array
@@ -22,3 +23,8 @@ def classifier(create: Callable[[nnx.Rngs], Any]) -> Model:
         return {"accuracy": accuracy(module(examples["x"]), examples["y"])}
 
     return from_nnx(create, loss, metrics)
+
+
+def decode(images: Array) -> Array:
+    """Bytes become numbers from 0 to 1."""
+    return images.astype(jnp.float32) / 255 if images.dtype == jnp.uint8 else images

@@ -11,7 +11,7 @@ from jax import Array
 
 from agnosticfl.errors import check
 from agnosticfl.model import Model
-from agnosticfl.models.classifier import classifier
+from agnosticfl.models.classifier import classifier, decode
 
 
 def cnn(classes: int = 62) -> Model:
@@ -45,11 +45,6 @@ class CNN(nnx.Module):
         x = self.dropout1(x.reshape(len(x), -1))
         x = self.dropout2(nnx.relu(self.dense1(x)))
         return self.dense2(x)
-
-
-def decode(images: Array) -> Array:
-    """Bytes become numbers from 0 to 1."""
-    return images.astype(jnp.float32) / 255 if images.dtype == jnp.uint8 else images
 
 
 def max_pool(x: Array) -> Array:

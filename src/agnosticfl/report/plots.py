@@ -12,7 +12,8 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from agnosticfl.report.runs import Comparison, Row
+from agnosticfl.evaluate import worst_domain
+from agnosticfl.report.runs import Comparison, Row, Run
 
 STYLE: Any = {
     "axes.spines.top": False,
@@ -39,6 +40,10 @@ def plots(comparison: Comparison) -> Iterator[Plot]:
     if "params" in comparison.rows[0].runs[0].summary:
         yield _plot("value", "Learned value over training rounds", _draw_values, comparison)
     yield _plot("weights", "Domain weights λ over training rounds", _draw_weights, comparison)
+    if _heldout(comparison.rows[0].runs[0])[0].size:
+        name = comparison.rows[0].runs[0].config.metric
+        caption = f"{name} of the worst domain on held-out clients over rounds"
+        yield _plot("heldout", caption[0].upper() + caption[1:], _draw_heldout, comparison)
     yield _plot("worst", "Largest training loss of any domain over rounds", _draw_worst, comparison)
 
 
@@ -66,7 +71,7 @@ def _plot(
 def _draw_values(figure: Figure, comparison: Comparison) -> None:
     axes = figure.subplots()
     for i, row in enumerate(comparison.rows):
-        _band(axes, row, [run.series("params")[:, 0] for run in row.runs], row.title, i)
+        _band(axes, _all(row), [run.series("params")[:, 0] for run in row.runs], row.title, i)
     _label(axes, "w")
 
 
@@ -75,7 +80,7 @@ def _draw_weights(figure: Figure, comparison: Comparison) -> None:
     row = (rows or comparison.rows)[0]
     axes = figure.subplots()
     for i, domain in enumerate(comparison.domains):
-        _band(axes, row, [run.series("domain_weights")[:, i] for run in row.runs], domain, i)
+        _band(axes, _all(row), [run.series("domain_weights")[:, i] for run in row.runs], domain, i)
     axes.set_ylim(0, 1)
     axes.set_title(row.title, loc="left", fontsize=10)
     _label(axes, "λ")
@@ -86,17 +91,37 @@ def _draw_worst(figure: Figure, comparison: Comparison) -> None:
     for i, row in enumerate(comparison.rows):
         if row.runs[0].config.target is None:  # target-only training sees one domain alone
             losses = [np.fmax.reduce(run.series("loss"), axis=1) for run in row.runs]
-            _band(axes, row, losses, row.title, i)
+            _band(axes, _all(row), losses, row.title, i)
     axes.set_yscale("log")
     _label(axes, "loss of the worst domain")
 
 
-def _band(axes: Axes, row: Row, curves: list[np.ndarray], label: str, number: int) -> None:
+def _draw_heldout(figure: Figure, comparison: Comparison) -> None:
+    axes = figure.subplots()
+    for i, row in enumerate(comparison.rows):
+        rounds = _heldout(row.runs[0])[0]
+        _band(axes, rounds, [_heldout(run)[1] for run in row.runs], row.title, i)
+    _label(axes, comparison.rows[0].runs[0].config.metric)
+
+
+def _heldout(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """The rounds in which held-out clients were looked at, and the worst domain's metric then."""
+    looks = [record for record in run.records if "heldout" in record]
+    values = [worst_domain(look["heldout"], run.config.metric).value for look in looks]
+    return np.array([look["round"] for look in looks]), np.array(values, np.float64)
+
+
+def _all(row: Row) -> np.ndarray:
+    return row.runs[0].series("round")
+
+
+def _band(
+    axes: Axes, rounds: np.ndarray, curves: list[np.ndarray], label: str, number: int
+) -> None:
     """The mean over seeds, and the range between the lowest and the highest.
 
     `number` chooses the colour, so that an algorithm keeps its own from plot to plot.
     """
-    rounds = row.runs[0].series("round")
     stacked = np.array(curves)
     (line,) = axes.plot(rounds, stacked.mean(axis=0), label=label, color=f"C{number % 7}")
     if len(curves) > 1:

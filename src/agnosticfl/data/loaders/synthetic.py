@@ -13,12 +13,13 @@ from typing import Annotated, NamedTuple, TypeAlias
 import numpy as np
 
 from agnosticfl.data.source import Feature, Rows, Source
+from agnosticfl.data.splits import Fractions, check_fractions
+from agnosticfl.data.vocabulary import BOS, EOS, FIRST_WORD, PAD
 from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.sampling import random_bits, random_unit
 
 PIECE = 8192  # cells of the grid of clients × examples that are filled at a time
 CLASSES, DIMENSIONS, SIDE, LENGTH, WORDS = 10, 16, 28, 20, 10_000
-PAD, BOS, EOS, FIRST_WORD = range(4)
 # What the streams of random bits are for.
 SIZE, CLIENT_DOMAIN, EXAMPLE_DOMAIN, SPLIT = range(4)
 
@@ -58,11 +59,7 @@ def load(
         f"shares {shares} and difficulty {difficulty}: one positive share and one number from 0"
         " to 1 for each domain",
     )
-    check(
-        min(heldout_fraction, test_fraction) >= 0 and heldout_fraction + test_fraction < 1,
-        f"held-out fraction {heldout_fraction} and test fraction {test_fraction}"
-        " must be positive and leave something to train on",
-    )
+    check_fractions(Fractions(heldout_fraction, test_fraction))
     made = KINDS[choose(kind, KINDS, "kind of synthetic data")](seed, len(share))
     plan = Plan(
         clients, examples, share / share.sum(), partition, test_fraction, heldout_fraction, seed
