@@ -28,16 +28,18 @@ def uniform(num_clients: int, clients_per_round: int, seed: int) -> Sampler:
 
 
 def example_order(
-    seed: int, t: int, clients: np.ndarray, sizes: np.ndarray, length: int
+    seed: int, t: int | np.ndarray, clients: np.ndarray, sizes: np.ndarray, length: int
 ) -> np.ndarray:
     """A fresh shuffle of each client's examples for round t, [clients, length].
+
+    `t` may be an array with a round for each client.
 
     Row k holds the numbers 0 … sizes[k]−1 in random order first, then 0 as filling. The order of
     one client depends on (seed, t, client) alone: not on its cohort, not on `length`.
     """
     position = np.arange(length)
     filling = position >= sizes[:, None]
-    bits = random_bits(seed, t, clients[:, None], position)
+    bits = random_bits(seed, np.reshape(t, (-1, 1)), clients[:, None], position)
     bits[filling] = np.iinfo(np.uint64).max
     order = np.argsort(bits, axis=1, kind="stable")
     order[filling] = 0
