@@ -4,16 +4,31 @@
 A table-driven test holds each engine against the reference loop.
 """
 
+from agnosticfl.engine.auto import auto
 from agnosticfl.engine.lanes import lanes
 from agnosticfl.engine.padded import padded
 from agnosticfl.engine.reference import reference
-from agnosticfl.engine.seam import Engine, EngineBuilder, SumOverClients
+from agnosticfl.engine.seam import Blocks, Engine, EngineBuilder, SumOverClients
+from agnosticfl.engine.steps import steps
 
 # What a task's `engine` can name.
 ENGINES: dict[str, EngineBuilder] = {
+    "auto": auto,
     "lanes": lanes,
+    "steps": steps,
     "padded": padded,
     "reference": reference,
 }
 
-__all__ = ["ENGINES", "Engine", "EngineBuilder", "SumOverClients", "lanes", "padded", "reference"]
+__all__ = [
+    "ENGINES",
+    "Blocks",
+    "Engine",
+    "EngineBuilder",
+    "SumOverClients",
+    "auto",
+    "lanes",
+    "padded",
+    "reference",
+    "steps",
+]

@@ -38,13 +38,22 @@ def whole(data: FederatedData) -> Pool:
     return jax.device_put(Pool(dict(data.examples), data.domain))
 
 
+def placed(data: FederatedData, pool: Pool | None, cohort: Cohort) -> tuple[Pool, Cohort]:
+    """A cohort with its examples on the device: those of `pool`, or its own if that is None."""
+    if pool is None:
+        return of_cohort(data, cohort)
+    return pool, cohort._replace(rows=cohort.rows.astype(np.int32))
+
+
 def of_cohort(data: FederatedData, cohort: Cohort) -> tuple[Pool, Cohort]:
     """The cohort's examples alone, gathered by the host; `rows` then count in these."""
     used = int(cohort.offsets[-1])
-    rows = np.zeros(bucket(max(used, LOSS_BATCH)), np.int64)
-    rows[:used] = cohort.rows[:used]
+    size = bucket(max(used, 1))
+    rows, owner = (np.resize(leaf, size) for leaf in (cohort.rows, cohort.owner))
+    rows[used:], owner[used:] = 0, len(cohort.clients)
     pool = Pool({name: array[rows] for name, array in data.examples.items()}, data.domain[rows])
-    return jax.device_put(pool), cohort._replace(rows=np.arange(len(rows), dtype=np.int32))
+    here = np.arange(size, dtype=np.int32)
+    return jax.device_put(pool), cohort._replace(rows=here, owner=owner)
 
 
 def bucket(number: int) -> int:

@@ -6,10 +6,12 @@ lanes do one batch side by side; at a client's first batch its lane goes back to
 last one its contribution is added to the one sum. Nothing grows with the cohort but its index plan.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from agnosticfl import tree
@@ -25,11 +27,17 @@ from agnosticfl.data.federated import FederatedData
 from agnosticfl.engine import feed, plan
 from agnosticfl.engine.feed import Pool
 from agnosticfl.engine.losses import ClientStats, client_stats
-from agnosticfl.engine.plan import Cohort, Layout
-from agnosticfl.engine.seam import Engine, client_key
+from agnosticfl.engine.plan import Cohort, Layout, Planner
+from agnosticfl.engine.seam import Blocks, Engine, client_key
 from agnosticfl.errors import check
 from agnosticfl.model import Params
 from agnosticfl.sampling import Sampler
+
+TINY = 4096  # numbers of a model that trains faster than it is called
+MOST_LANES = 64  # for such a model
+ACCELERATOR_LANES = 5  # for any other
+MOST_ROUNDS = 128  # in a block,
+BLOCK_EXAMPLES = 2**18  # and examples: together they keep a block well below a second
 
 
 class Packed(NamedTuple):
@@ -57,22 +65,61 @@ def lanes(
     """An engine with `lanes` (L) lanes; as many as suit the model and the device if None."""
     check(lanes is None or lanes >= 1, f"number of lanes is {lanes}; it must be at least 1")
     planner = plan.planner(work, data, sampler, seed)
-    number = min(lanes or 1, len(sampler(1)))
+    clients = len(sampler(1))
+    size = tree.size(jax.eval_shape(work.model.init, jax.random.key(0)))
+    number = min(lanes or suitable_lanes(size), clients)
     pool = feed.whole(data) if feed.fits(data) else None
 
     def packed(t: int) -> Packed:
         stacked = plan.cohorts(planner, range(t, t + 1))
-        layout = plan.layouts(planner, stacked, number)
-        cohort, layout = jax.tree.map(lambda leaf: leaf[0], (stacked, layout))
-        if pool is None:
-            return Packed(*feed.of_cohort(data, cohort), layout)
-        return Packed(pool, cohort._replace(rows=cohort.rows.astype("int32")), layout)
+        layout = tree.row(plan.layouts(planner, stacked, number), 0)
+        return Packed(*feed.placed(data, pool, tree.row(stacked, 0)), layout)
 
     def sum_over_clients(params: Params, alpha: Array, packed: Packed) -> ClientSum:
         stats = client_stats(work.model, params, alpha, packed.pool, packed.cohort)
         return train(work, params, alpha, packed, stats, seed)
 
-    return Engine(feed.prefetched(packed), sum_over_clients)
+    rounds = min(MOST_ROUNDS, BLOCK_EXAMPLES // plan.most_examples(planner, clients))
+    blocks = None
+    if pool is not None and size <= TINY and rounds > 1:
+        blocks = in_blocks(planner, pool, number, rounds)
+    return Engine(feed.prefetched(packed), sum_over_clients, blocks=blocks)
+
+
+def suitable_lanes(size: int) -> int:
+    """L for a model of `size` numbers (|W|).
+
+    Tiny models want all clients side by side. Others fill a CPU's cores with one batch; an
+    accelerator wants more, but not so many that the lanes' weights fall out of its cache.
+    """
+    if size <= TINY:
+        return MOST_LANES
+    return 1 if jax.default_backend() == "cpu" else ACCELERATOR_LANES
+
+
+def in_blocks(planner: Planner, pool: Pool, lanes: int, rounds: int) -> Blocks:
+    """Blocks of `rounds` rounds: a loop over their plans, with all data on the device."""
+
+    def packed(t: int) -> Packed:
+        cohorts = plan.cohorts(planner, range(t, t + rounds))
+        layouts = plan.layouts(planner, cohorts, lanes)
+        return Packed(pool, cohorts._replace(rows=cohorts.rows.astype(np.int32)), layouts)
+
+    return Blocks(rounds, feed.prefetched(packed, rounds), compile_block)
+
+
+def compile_block(round: Callable[[Any, Packed], tuple[Any, Any]]) -> Any:
+    """A compiled loop over rounds whose plans are stacked; gives each round's state and info."""
+
+    @jax.jit
+    def block(state: Any, packed: Packed) -> Any:
+        def one_round(state: Any, own: tuple[Cohort, Layout]) -> tuple[Any, Any]:
+            state, info = round(state, Packed(packed.pool, *own))
+            return state, (state, info)
+
+        return jax.lax.scan(one_round, state, (packed.cohort, packed.layout))[1]
+
+    return block
 
 
 def train(

@@ -31,7 +31,7 @@ def client_stats(
 
     nothing = jnp.zeros((len(cohort.clients), alpha.size))
     loss = jax.lax.fori_loop(0, num_loss_batches(cohort), step, nothing)
-    return with_weights(alpha, loss, domain_counts(pool, cohort, alpha.size))
+    return with_weights(alpha, loss, cohort)
 
 
 def num_loss_batches(cohort: Cohort) -> Any:
@@ -43,40 +43,23 @@ def batch_loss(
     model: Model, params: Params, pool: Pool, cohort: Cohort, number: Array, num_domains: int
 ) -> Array:
     """[c, p] what batch `number` of the loss pass adds to each L^k_i; dropout is off."""
-    place = number * LOSS_BATCH + jnp.arange(LOSS_BATCH)
-    rows = cohort.rows[place]
+    rows, owner = (
+        jax.lax.dynamic_slice_in_dim(leaf, number * LOSS_BATCH, LOSS_BATCH)
+        for leaf in (cohort.rows, cohort.owner)
+    )
     examples = {name: values[rows] for name, values in pool.examples.items()}
     loss = model.per_example_loss(params, examples, None)
-    return _sum_by_client(loss, _owner(cohort, place), pool.domain[rows], cohort, num_domains)
+    segment = owner * num_domains + pool.domain[rows]
+    return _sum_by_client(loss, segment, len(cohort.clients), num_domains)
 
 
-def domain_counts(pool: Pool, cohort: Cohort, num_domains: int) -> Array:
-    """N^k_i, [c, p]."""
-    owner = _owner(cohort, jnp.arange(len(cohort.rows)))
-    segment = owner * num_domains + pool.domain[cohort.rows]
-    clients = len(cohort.clients)
-    # Whole numbers: they add up to the same in any order.
-    count = jax.ops.segment_sum(
-        jnp.ones(len(cohort.rows)), segment, (clients + 1) * num_domains
-    )  # fmt: skip
-    return count.reshape(clients + 1, num_domains)[:clients]
+def with_weights(alpha: Array, loss: Array, cohort: Cohort) -> ClientStats:
+    """Adds N^k and β^k."""
+    beta = jax.vmap(client_weight, (None, 0))(alpha, cohort.domain_count)
+    return ClientStats(loss, cohort.domain_count, beta)
 
 
-def with_weights(alpha: Array, loss: Array, count: Array) -> ClientStats:
-    """Adds β^k."""
-    return ClientStats(loss, count, jax.vmap(client_weight, (None, 0))(alpha, count))
-
-
-def _owner(cohort: Cohort, place: Array) -> Array:
-    """The slot whose example is at `place` in `rows`; c, one too many, for filling."""
-    return jnp.searchsorted(cohort.offsets, place, side="right").astype(jnp.int32) - 1
-
-
-def _sum_by_client(
-    loss: Array, owner: Array, domain: Array, cohort: Cohort, num_domains: int
-) -> Array:
-    clients = len(cohort.clients)
-    segment = owner * num_domains + domain
+def _sum_by_client(loss: Array, segment: Array, clients: int, num_domains: int) -> Array:
     segments = (clients + 1) * num_domains  # the last client is the filling
 
     def one_by_one(loss: Array, segment: Array) -> Array:

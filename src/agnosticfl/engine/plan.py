@@ -24,7 +24,9 @@ class Cohort(NamedTuple):
     round: Any  # t, [] int32
     clients: Any  # C_t, [c] int32
     offsets: Any  # [c+1] int32; slot k has rows[offsets[k]] … rows[offsets[k+1]−1]
+    domain_count: Any  # [c, p] float32, N^k_i
     rows: Any  # [N] the numbers of the examples, client after client, shuffled
+    owner: Any  # [N] int32, the slot each belongs to; c, one too many, for filling
 
 
 class Layout(NamedTuple):
@@ -41,6 +43,7 @@ class Planner(NamedTuple):
     sampler: Sampler
     first: np.ndarray  # [clients] the number of a client's first example
     sizes: np.ndarray  # [clients] n_k
+    domain_count: np.ndarray  # [clients, p] N^k_i
     batch_size: int  # B
     epochs: int  # E
     seed: int
@@ -48,9 +51,16 @@ class Planner(NamedTuple):
 
 def planner(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -> Planner:
     """The planner of one engine."""
-    return Planner(
-        sampler, data.offsets[:-1], np.asarray(data.sizes), work.batch_size, work.epochs, seed
-    )
+    first, sizes, count = data.offsets[:-1], data.sizes, domain_counts(data)
+    return Planner(sampler, first, sizes, count, work.batch_size, work.epochs, seed)
+
+
+def domain_counts(data: FederatedData) -> np.ndarray:
+    """N^k_i of all clients, [clients, p]."""
+    owner = np.repeat(np.arange(data.num_clients), data.sizes)
+    segment = owner * data.num_domains + data.domain[: len(owner)]
+    count = np.bincount(segment, minlength=data.num_clients * data.num_domains)
+    return count.reshape(data.num_clients, -1).astype(np.float32)
 
 
 def cohorts(plan: Planner, rounds: range) -> Cohort:
@@ -63,10 +73,19 @@ def cohorts(plan: Planner, rounds: range) -> Cohort:
     rows = plan.first[clients.ravel(), None] + order
     real = np.arange(longest) < sizes.reshape(-1, 1)
     offsets = np.pad(np.cumsum(sizes, axis=1), ((0, 0), (1, 0)))
-    flat = np.zeros((len(rounds), most_examples(plan, clients.shape[1])), np.int64)
-    flat[np.arange(flat.shape[1]) < offsets[:, -1:]] = rows[real]
-    numbers = np.asarray(rounds, np.int32)
-    return Cohort(numbers, clients.astype(np.int32), offsets.astype(np.int32), flat)
+    shape = (len(rounds), most_examples(plan, clients.shape[1]))
+    flat, owner = np.zeros(shape, np.int64), np.full(shape, clients.shape[1], np.int32)
+    used = np.arange(shape[1]) < offsets[:, -1:]
+    flat[used] = rows[real]
+    owner[used] = np.repeat(np.arange(clients.size) % clients.shape[1], sizes.ravel())
+    return Cohort(
+        np.asarray(rounds, np.int32),
+        clients.astype(np.int32),
+        offsets.astype(np.int32),
+        plan.domain_count[clients],
+        flat,
+        owner,
+    )
 
 
 def layouts(plan: Planner, cohorts: Cohort, lanes: int) -> Layout:
