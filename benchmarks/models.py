@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peers' models as plain functions, so that a benchmark needs no neural-network library.
-
-Dropout is left out: it costs next to nothing and the peers' masks differ anyway.
-"""
+"""The peers' models as plain functions, so that a benchmark needs no neural-network library."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from agnosticfl.model import Model, from_functions
+from agnosticfl.model import Model, from_functions, no_metrics
 
 Convolution = Callable[[Array, Array], Array]
 
@@ -36,17 +33,18 @@ def point() -> Model:
 
 
 def cnn(conv: Convolution = convolution) -> Model:
-    """EMNIST's: two convolutions, a pool, two dense layers; 1,206,590 parameters."""
+    """EMNIST's: two convolutions, a pool, two dense layers, dropout; 1,206,590 parameters."""
     shapes = {"c1": (3, 3, 1, 32), "c2": (3, 3, 32, 64), "d1": (9216, 128), "d2": (128, 62)}
 
-    def loss(w: Any, examples: Any) -> Array:
+    def loss(w: Any, examples: Any, key: Array | None) -> Array:
         x = jax.nn.relu(conv(examples["x"], w["c1"]) + _row(w["b_c1"], 4))
         x = jax.nn.relu(conv(x, w["c2"]) + _row(w["b_c2"], 4))
         x = x.reshape(len(x), 12, 2, 12, 2, 64).max((2, 4)).reshape(len(x), -1)
-        x = jax.nn.relu(x @ w["d1"] + _row(w["b_d1"], 2))
+        x = _dropout(x, 0.25, key, 0)
+        x = _dropout(jax.nn.relu(x @ w["d1"] + _row(w["b_d1"], 2)), 0.5, key, 1)
         return _cross_entropy(x @ w["d2"] + _row(w["b_d2"], 2), examples["y"])
 
-    return from_functions(lambda key: _glorot(key, shapes), loss)
+    return Model(lambda key: _glorot(key, shapes), loss, no_metrics)
 
 
 def lstm(cell: Callable[[Any, Array], Array] | None = None, unroll: int = 1) -> Model:
@@ -153,6 +151,13 @@ def _glorot(key: Array, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
     }
     biased = {name: shape for name, shape in shapes.items() if name not in ("embed", "wh")}
     return weights | {f"b_{name}": jnp.zeros(shape[-1]) for name, shape in biased.items()}
+
+
+def _dropout(x: Array, rate: float, key: Array | None, layer: int) -> Array:
+    if key is None:
+        return x
+    kept = jax.random.bernoulli(jax.random.fold_in(key, layer), 1 - rate, x.shape)
+    return jnp.where(kept, x / (1 - rate), jnp.zeros_like(x))
 
 
 def _row(bias: Array, rank: int) -> Array:

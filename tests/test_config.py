@@ -86,6 +86,7 @@ def test_bad_settings_are_refused(options: dict[str, Any], message: str):
         ("data.name='tiy'", "unknown data 'tiy'; did you mean 'toy'"),
         ("client_optimizer.name='sdg'", "unknown client_optimizer 'sdg'; did you mean 'sgd'"),
         ("engine='fast'", "unknown engine 'fast'"),
+        ("lanes=0", "number of lanes is 0; it must be at least 1"),
         ("weight_rule.learning_rate=-1", r"γ_λ\) is -1; it must be a number ≥ 0"),
         ("window_size=0", r"window size \(r\) is 0"),
         ("init_domain_weights=[1,1,0,0,0]", "domain weights sum to 2"),

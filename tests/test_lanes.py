@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agnosticfl import agnostic_fedavg, from_functions, sampling
+from agnosticfl import agnostic_fedavg, from_functions, sampling, tree
 from agnosticfl.client import ClientWork
 from agnosticfl.engine import feed, lanes, plan
+from agnosticfl.engine.auto import has_convolution
 from agnosticfl.errors import BadInput
 from agnosticfl.sampling import example_order
 from tests.problems import federated, quadratic, random_federated
@@ -110,6 +111,40 @@ def test_memory_does_not_grow_with_the_cohort():
 @pytest.mark.parametrize(("number", "rounded"), [(1, 256), (256, 256), (257, 512), (1025, 1280)])
 def test_buckets(number: int, rounded: int):
     assert feed.bucket(number) == rounded
+
+
+def test_a_block_has_the_bits_of_its_rounds_one_by_one():
+    algorithm = agnostic_fedavg(
+        quadratic(), random_federated(2, clients=30), clients_per_round=7, batch_size=3,
+        client_optimizer=optax.sgd(0.1), engine=lanes,
+    )  # fmt: skip
+    assert algorithm.block is not None
+    states, infos = algorithm.block(algorithm.init())
+    state = algorithm.init()
+    for t in range(1, 12):
+        state, info = algorithm.round(state, algorithm.cohort(t))
+        inside = tree.row((states, infos), t - 1)
+        jax.tree.map(np.testing.assert_array_equal, inside, (state, info))
+
+
+def test_a_model_that_is_not_tiny_has_no_blocks():
+    model = from_functions(lambda _: {"w": jnp.ones(5000)}, lambda w, e: e["x"] * w["w"][0])
+    algorithm = agnostic_fedavg(
+        model, random_federated(0), clients_per_round=2, batch_size=2,
+        client_optimizer=optax.sgd(0.1), engine=lanes,
+    )  # fmt: skip
+    assert algorithm.block is None
+
+
+def test_only_a_convolution_is_seen_as_one():
+    data = random_federated(0)
+
+    def smooth(w: Any, e: Any) -> jax.Array:
+        return w["w"] * jnp.convolve(e["x"], jnp.ones(3), mode="same")
+
+    conv = from_functions(lambda _: {"w": jnp.float32(1)}, smooth)
+    assert has_convolution(conv, data)
+    assert not has_convolution(quadratic(), data)
 
 
 def test_what_is_fetched_ahead_is_what_is_asked_for():

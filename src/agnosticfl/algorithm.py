@@ -107,7 +107,7 @@ def agnostic_fedavg(
     init_domain_weights: Sequence[float] | None = None,
     init_domain_count: Sequence[float] | None = None,
     seed: int = 0,
-    engine: EngineBuilder = engines.padded,
+    engine: EngineBuilder = engines.auto,
 ) -> Algorithm:
     """Agnostic Federated Averaging: min over w of the largest mean loss of any domain.
 

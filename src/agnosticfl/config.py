@@ -59,7 +59,8 @@ class Config:
     )
     window_size: int = 1  # r
     init_domain_weights: list[float] | None = None  # λ_0; uniform if not given
-    engine: str = "padded"
+    engine: str = "auto"
+    lanes: int | None = None  # L; as many as suit the model and the device if not given
     evaluation_batch_size: int = 512
     checkpoint_every: int = 100  # rounds
 

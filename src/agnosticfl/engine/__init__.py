@@ -19,9 +19,11 @@ ENGINES: dict[str, EngineBuilder] = {
     "padded": padded,
     "reference": reference,
 }
+WITH_LANES = ("auto", "lanes")  # those whose number of lanes can be chosen
 
 __all__ = [
     "ENGINES",
+    "WITH_LANES",
     "Blocks",
     "Engine",
     "EngineBuilder",

@@ -5,17 +5,25 @@ import jax
 
 from agnosticfl.client import ClientWork
 from agnosticfl.data.federated import FederatedData
-from agnosticfl.engine.lanes import lanes
+from agnosticfl.engine.lanes import lanes as on_lanes
 from agnosticfl.engine.seam import Engine
 from agnosticfl.engine.steps import steps
 from agnosticfl.model import Model
 from agnosticfl.sampling import Sampler
 
 
-def auto(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -> Engine:
-    """`steps` for a model with a convolution on a CPU, `lanes` for everything else."""
-    slow_in_a_loop = jax.default_backend() == "cpu" and has_convolution(work.model, data)
-    return (steps if slow_in_a_loop else lanes)(work, data, sampler, seed)
+def auto(
+    work: ClientWork, data: FederatedData, sampler: Sampler, seed: int, *, lanes: int | None = None
+) -> Engine:
+    """`steps` for a model with a convolution on a CPU, `lanes` for everything else.
+
+    A rule and no measurement: a run that is resumed must not come to another choice. A number of
+    `lanes` asks for lanes in any case.
+    """
+    on_cpu = lanes is None and jax.default_backend() == "cpu"
+    if on_cpu and has_convolution(work.model, data):
+        return steps(work, data, sampler, seed)
+    return on_lanes(work, data, sampler, seed, lanes=lanes)
 
 
 def has_convolution(model: Model, data: FederatedData) -> bool:

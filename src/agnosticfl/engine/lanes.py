@@ -34,8 +34,8 @@ from agnosticfl.model import Params
 from agnosticfl.sampling import Sampler
 
 TINY = 4096  # numbers of a model that trains faster than it is called
-MOST_LANES = 64  # for such a model
-ACCELERATOR_LANES = 5  # for any other
+MOST_TINY_LANES = 64  # for such a model,
+MOST_LANES = 25  # and for any other
 MOST_ROUNDS = 128  # in a block,
 BLOCK_EXAMPLES = 2**18  # and examples: together they keep a block well below a second
 
@@ -67,7 +67,7 @@ def lanes(
     planner = plan.planner(work, data, sampler, seed)
     clients = len(sampler(1))
     size = tree.size(jax.eval_shape(work.model.init, jax.random.key(0)))
-    number = min(lanes or suitable_lanes(size), clients)
+    number = min(lanes or suitable_lanes(size, clients), clients)
     pool = feed.whole(data) if feed.fits(data) else None
 
     def packed(t: int) -> Packed:
@@ -86,15 +86,15 @@ def lanes(
     return Engine(feed.prefetched(packed), sum_over_clients, blocks=blocks)
 
 
-def suitable_lanes(size: int) -> int:
-    """L for a model of `size` numbers (|W|).
+def suitable_lanes(size: int, clients: int) -> int:
+    """L for a model of `size` numbers (|W|) and a cohort of `clients` (c).
 
-    Tiny models want all clients side by side. Others fill a CPU's cores with one batch; an
-    accelerator wants more, but not so many that the lanes' weights fall out of its cache.
+    Tiny models want all clients side by side. Others fill a CPU's cores with one batch; on an
+    accelerator two clients a lane still pack well, and the limit bounds memory for large cohorts.
     """
     if size <= TINY:
-        return MOST_LANES
-    return 1 if jax.default_backend() == "cpu" else ACCELERATOR_LANES
+        return MOST_TINY_LANES
+    return 1 if jax.default_backend() == "cpu" else min(-(-clients // 2), MOST_LANES)
 
 
 def in_blocks(planner: Planner, pool: Pool, lanes: int, rounds: int) -> Blocks:

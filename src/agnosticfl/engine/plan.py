@@ -103,6 +103,9 @@ def layouts(plan: Planner, cohorts: Cohort, lanes: int) -> Layout:
 
 def longest_first(steps: np.ndarray, lanes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Graham's rule for jobs of `steps`, [R, c]: their lanes and first steps; the lanes' loads."""
+    if lanes >= steps.shape[1]:  # a lane for everybody
+        lane = np.broadcast_to(np.arange(steps.shape[1]), steps.shape)
+        return lane, np.zeros_like(steps), steps
     lane, begin = np.zeros_like(steps), np.zeros_like(steps)
     load = np.zeros((len(steps), lanes), steps.dtype)
     every = np.arange(len(steps))
