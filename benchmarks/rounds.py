@@ -16,6 +16,7 @@ import importlib.util
 import json
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -165,8 +166,7 @@ def _load(path: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # A dataclass looks its own module up.
-    importlib.sys.modules["workloads"] = module
+    sys.modules["workloads"] = module  # a dataclass looks its own module up
     spec.loader.exec_module(module)
     return module
 

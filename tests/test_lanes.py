@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agnosticfl import agnostic_fedavg, from_functions, sampling, tree
 from agnosticfl.client import ClientWork
-from agnosticfl.engine import feed, lanes, plan
+from agnosticfl.engine import EngineBuilder, feed, lanes, plan, steps
 from agnosticfl.engine.auto import has_convolution
 from agnosticfl.errors import BadInput
 from agnosticfl.sampling import example_order
@@ -61,7 +61,12 @@ def _rows(stacked: Any) -> list[Any]:
     return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(len(stacked[0]))]
 
 
-def test_a_round_is_compiled_once_whatever_the_cohort():
+@pytest.mark.parametrize("engine", [functools.partial(lanes, lanes=2), steps])
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_round_is_compiled_once_whatever_the_cohort(
+    engine: EngineBuilder, resident: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(feed, "fits", lambda _: resident)
     traces = 0
 
     def loss(params: Any, examples: Any) -> jax.Array:
@@ -74,7 +79,7 @@ def test_a_round_is_compiled_once_whatever_the_cohort():
     data = federated([[1.0] * n for n in sizes], [[0] * n for n in sizes], num_domains=1)
     algorithm = agnostic_fedavg(
         from_functions(lambda _: {"w": jnp.float32(1.0)}, loss), data, clients_per_round=4,
-        batch_size=3, client_optimizer=optax.sgd(0.1), engine=functools.partial(lanes, lanes=2),
+        batch_size=3, client_optimizer=optax.sgd(0.1), engine=engine,
     )  # fmt: skip
     state = algorithm.init()
     counts: list[int] = []

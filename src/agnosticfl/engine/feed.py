@@ -40,9 +40,12 @@ def whole(data: FederatedData) -> Pool:
 
 def placed(data: FederatedData, pool: Pool | None, cohort: Cohort) -> tuple[Pool, Cohort]:
     """A cohort with its examples on the device: those of `pool`, or its own if that is None."""
-    if pool is None:
-        return of_cohort(data, cohort)
-    return pool, cohort._replace(rows=cohort.rows.astype(np.int32))
+    return of_cohort(data, cohort) if pool is None else (pool, for_device(cohort))
+
+
+def for_device(cohort: Cohort) -> Cohort:
+    """The cohort with the numbers of its examples as a device takes them: all data is there."""
+    return cohort._replace(rows=cohort.rows.astype(np.int32))
 
 
 def of_cohort(data: FederatedData, cohort: Cohort) -> tuple[Pool, Cohort]:
@@ -53,7 +56,7 @@ def of_cohort(data: FederatedData, cohort: Cohort) -> tuple[Pool, Cohort]:
     rows[used:], owner[used:] = 0, len(cohort.clients)
     pool = Pool({name: array[rows] for name, array in data.examples.items()}, data.domain[rows])
     here = np.arange(size, dtype=np.int32)
-    return jax.device_put(pool), cohort._replace(rows=here, owner=owner)
+    return pool, cohort._replace(rows=here, owner=owner)
 
 
 def bucket(number: int) -> int:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from agnosticfl import tree
@@ -73,7 +72,7 @@ def lanes(
     def packed(t: int) -> Packed:
         stacked = plan.cohorts(planner, range(t, t + 1))
         layout = tree.row(plan.layouts(planner, stacked, number), 0)
-        return Packed(*feed.placed(data, pool, tree.row(stacked, 0)), layout)
+        return jax.device_put(Packed(*feed.placed(data, pool, tree.row(stacked, 0)), layout))
 
     def sum_over_clients(params: Params, alpha: Array, packed: Packed) -> ClientSum:
         stats = client_stats(work.model, params, alpha, packed.pool, packed.cohort)
@@ -103,7 +102,7 @@ def in_blocks(planner: Planner, pool: Pool, lanes: int, rounds: int) -> Blocks:
     def packed(t: int) -> Packed:
         cohorts = plan.cohorts(planner, range(t, t + rounds))
         layouts = plan.layouts(planner, cohorts, lanes)
-        return Packed(pool, cohorts._replace(rows=cohorts.rows.astype(np.int32)), layouts)
+        return jax.device_put(Packed(pool, feed.for_device(cohorts), layouts))
 
     return Blocks(rounds, feed.prefetched(packed, rounds), compile_block)
 
@@ -145,7 +144,8 @@ def train(
         lanes, total, usable = carry
         slot, place = layout.slot[s], jax.tree.map(lambda leaf: leaf[s], places)
         lanes, delta, finite = jax.vmap(one_lane)(lanes, slot, place)
-        usable = usable.at[slot].min(finite | ~place.last)
+        failed = (place.last & ~finite)[:, None] & (slot[:, None] == jnp.arange(len(usable))[None])
+        usable &= ~jnp.any(failed, axis=0)
         added = place.last & usable[slot]
         total = jax.tree.map(lambda t, d: t + _sum_where(added, d), total, delta)
         return lanes, total, usable

@@ -35,7 +35,8 @@ class Fed(NamedTuple):
 
     pool: Pool
     cohort: Cohort
-    local_steps: np.ndarray  # [c] E⌈n_k/B⌉
+    loss_batches: int  # how often the host calls each step:
+    local_steps: list[int]  # [c] E⌈n_k/B⌉
 
 
 def steps(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -> Engine:
@@ -47,8 +48,10 @@ def steps(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) ->
 
     def fed(t: int) -> Fed:
         cohort = tree.row(plan.cohorts(planner, range(t, t + 1)), 0)
-        numbers = plan.local_steps(planner, np.diff(cohort.offsets))
-        return Fed(*feed.placed(data, pool, cohort), numbers)
+        local_steps = plan.local_steps(planner, np.diff(cohort.offsets)).tolist()
+        batches = int(num_loss_batches(cohort))
+        examples, cohort = jax.device_put(feed.placed(data, pool, cohort))
+        return Fed(examples, cohort, batches, local_steps)
 
     @jax.jit
     def add_loss(loss: Array, params: Params, pool: Pool, cohort: Cohort, number: int) -> Array:
@@ -56,35 +59,37 @@ def steps(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) ->
 
     @jax.jit
     def step(
-        params: Params, opt_state: Any, alpha: Array, fed: Fed, beta: Array, slot: int, number: int
+        trained: tuple[Params, Any], alpha: Array, beta: Array, pool: Pool, cohort: Cohort, at: Any
     ) -> tuple[Params, Any]:
-        place = local_step_at(work, fed.cohort, jnp.asarray(slot), jnp.asarray(number))
-        batch = batch_at(work, fed.pool, fed.cohort, place)
-        key = client_key(seed, fed.cohort.round, fed.cohort.clients[slot])
+        slot, number = map(jnp.asarray, at)
+        place = local_step_at(work, cohort, slot, number)
+        batch = batch_at(work, pool, cohort, place)
+        key = client_key(seed, cohort.round, cohort.clients[slot])
         key = step_key(key, place.epoch, place.batch)
+        params, opt_state = trained
         return local_step(work, params, opt_state, batch, alpha, beta[slot], key)
 
     @jax.jit
     def add(
         total: ClientSum, params: Params, trained: Params, stats: ClientStats, slot: int
     ) -> ClientSum:
-        own = jax.tree.map(lambda leaf: leaf[slot], stats)
+        own = tree.row(stats, slot)
         more = contribution(params, trained, own.beta, own.domain_loss, own.domain_count)
         return jax.tree.map(jnp.add, total, more)
 
     def sum_over_clients(params: Params, alpha: Array, fed: Fed) -> ClientSum:
-        pool, cohort, local_steps = fed
+        pool, cohort, loss_batches, local_steps = fed
         loss = jnp.zeros((len(cohort.clients), p))
-        for number in range(num_loss_batches(cohort)):
+        for number in range(loss_batches):
             loss = add_loss(loss, params, pool, cohort, number)
         stats = finish(alpha, loss, cohort)
-        beta = stats.beta
+        start = (params, work.optimizer.init(params))
         total = ClientSum(*jax.tree.map(jnp.zeros_like, (params, alpha[0], alpha, alpha, alpha[0])))
-        for slot, number_of_steps in enumerate(local_steps.tolist()):
-            trained, opt_state = params, work.optimizer.init(params)
-            for number in range(number_of_steps):
-                trained, opt_state = step(trained, opt_state, alpha, fed, beta, slot, number)
-            total = add(total, params, trained, stats, slot)
+        for slot, steps in enumerate(local_steps):
+            trained = start
+            for number in range(steps):
+                trained = step(trained, alpha, stats.beta, pool, cohort, (slot, number))
+            total = add(total, params, trained[0], stats, slot)
         return total
 
     return Engine(feed.prefetched(fed), sum_over_clients, compile=lambda round: round)
