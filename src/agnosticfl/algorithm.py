@@ -56,7 +56,7 @@ class Algorithm(NamedTuple):
     cohort: Callable[[int], Any]  # t -> what the clients of C_t bring to round t
     round: Callable[[ServerState, Any], tuple[ServerState, RoundInfo]]
     clients_per_round: int  # c
-    # If not None: state -> the states and infos of the next rounds, stacked; the same bits, faster.
+    # If not None: state -> the states and infos of the next rounds, stacked: the same, faster.
     block: Callable[[ServerState], tuple[ServerState, RoundInfo]] | None = None
 
 

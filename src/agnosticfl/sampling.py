@@ -43,8 +43,8 @@ def example_order(
     position = np.arange(length)
     filling = position >= sizes[:, None]
     bits = random_bits(seed, np.reshape(t, (-1, 1)), clients[:, None], position)
-    # 32 random bits, then the example's own number: this is a sort of plain numbers, several times
-    # faster than one that has to carry the examples along.
+    # 32 random bits, then the example's own number: a sort of plain numbers, which is faster than
+    # one that has to carry the examples along.
     bits = bits >> np.uint64(32) << np.uint64(32) | position.astype(np.uint64)
     bits[filling] = np.iinfo(np.uint64).max
     bits.sort(axis=1)
