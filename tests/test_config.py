@@ -96,6 +96,7 @@ def test_bad_settings_are_refused(options: dict[str, Any], message: str):
         ("sampling={name='stratified'}", "sampling 'stratified' needs the option 'shares'"),
         ("sampling={name='available', lowest=0.5, highest=0.2}", "both must be from 0 to 1"),
         ("sampling.over_selection=0.5", "over-selection factor is 0.5; it must be at least 1"),
+        ("lanes=0", "number of lanes is 0; it must be at least 1"),
         ("weight_rule.learning_rate=-1", r"γ_λ\) is -1; it must be a number ≥ 0"),
         ("window_size=0", r"window size \(r\) is 0"),
         ("init_domain_weights=[1,1,0,0,0]", "domain weights sum to 2"),

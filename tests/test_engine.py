@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every engine gives the reference's `ClientSum`."""
 
+import functools
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from jax import Array
 from agnosticfl import from_nnx, sampling
 from agnosticfl.client import ClientSum, ClientWork
 from agnosticfl.data import FederatedData
-from agnosticfl.engine import ENGINES
+from agnosticfl.engine import ENGINES, feed, lanes
 from agnosticfl.model import Model
 from tests.problems import quadratic, random_federated
 
@@ -79,6 +80,25 @@ def test_losses_are_measured_with_dropout_off_and_steps_with_it_on():
     a, b, c, d = (work.model.per_example_loss(params, examples, key) for key in keys)
     np.testing.assert_array_equal(a, b)
     assert not np.allclose(c, d)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    cohort=st.integers(1, 12),
+    width=st.integers(1, 5),
+    batch_size=st.integers(1, 7),
+    resident=st.booleans(),
+)
+def test_lanes_equal_the_reference_however_many_there_are_and_wherever_the_data_is(
+    seed: int, cohort: int, width: int, batch_size: int, resident: bool
+):
+    data = random_federated(seed, clients=12)
+    work = ClientWork(quadratic(), optax.sgd(0.1, 0.9), data.num_domains, batch_size, epochs=2)
+    expected = sums("reference", work, data, cohort, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feed, "fits", lambda _: resident)
+        patch.setitem(ENGINES, "some lanes", functools.partial(lanes, lanes=width))
+        jax.tree.map(_close, sums("some lanes", work, data, cohort, seed), expected)
 
 
 def _close(a: Any, b: Any) -> None:

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,14 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path, finished: Path, 
     assert not (tmp_path / "run" / "summary.json").exists()
     run(toy(), tmp_path / "run", resume=True)
     assert results(tmp_path / "run") == results(finished)
+
+
+def test_rounds_one_by_one_write_the_same_as_blocks(tmp_path: Path, finished: Path):
+    run(dataclasses.replace(toy(), engine="padded"), tmp_path / "run")
+    for one, other in zip(results(tmp_path / "run"), results(finished), strict=True):
+        assert one.keys() == other.keys()
+        np.testing.assert_allclose(one["params"], other["params"], rtol=1e-5)
+        np.testing.assert_allclose(one["domain_weights"], other["domain_weights"], rtol=1e-5)
 
 
 def test_a_damaged_newest_checkpoint_falls_back_and_gives_the_same_bits(

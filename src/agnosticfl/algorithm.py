@@ -17,7 +17,7 @@ from agnosticfl import tree
 from agnosticfl.client import ClientWork, check_work
 from agnosticfl.cohorts import Cohorts, uniform_cohorts
 from agnosticfl.data.federated import FederatedData, only_domain
-from agnosticfl.engine import EngineBuilder, SumOverClients
+from agnosticfl.engine import Blocks, EngineBuilder, SumOverClients
 from agnosticfl.errors import check
 from agnosticfl.model import Model
 from agnosticfl.server import (
@@ -57,6 +57,8 @@ class Algorithm(NamedTuple):
     cohort: Callable[[int], Any]  # t -> what the clients of C_t bring to round t
     round: Callable[[ServerState, Any], tuple[ServerState, RoundInfo]]
     clients_per_round: int  # c
+    # If not None: state -> the states and infos of the next rounds, stacked: the same, faster.
+    block: Callable[[ServerState], tuple[ServerState, RoundInfo]] | None = None
 
 
 def agnostic_round(
@@ -107,7 +109,7 @@ def agnostic_fedavg(
     init_domain_count: Sequence[float] | None = None,
     seed: int = 0,
     cohorts: Cohorts | None = None,
-    engine: EngineBuilder = engines.padded,
+    engine: EngineBuilder = engines.auto,
 ) -> Algorithm:
     """Agnostic Federated Averaging: min over w of the largest mean loss of any domain.
 
@@ -149,7 +151,13 @@ def agnostic_fedavg(
         )
 
     round = agnostic_round(seam.sum_over_clients, server_optimizer, weight_rule)
-    return Algorithm(init, seam.cohort, seam.compile(round), clients_per_round)
+    block = None if seam.blocks is None else _block(seam.blocks, round)
+    return Algorithm(init, seam.cohort, seam.compile(round), clients_per_round, block)
+
+
+def _block(blocks: Blocks, round: Callable[..., Any]) -> Callable[[ServerState], Any]:
+    compiled = blocks.compile(round)
+    return lambda state: compiled(state, blocks.cohorts(int(state.round) + 1))
 
 
 def fedavg(model: Model, data: FederatedData, **options: Any) -> Algorithm:

@@ -12,7 +12,7 @@ from agnosticfl.algorithm import Algorithm, agnostic_fedavg, fedavg_target
 from agnosticfl.cohorts import SAMPLING
 from agnosticfl.config import Config, Table
 from agnosticfl.data import SOURCES, Splits
-from agnosticfl.engine import ENGINES
+from agnosticfl.engine import ENGINES, WITH_LANES, EngineBuilder
 from agnosticfl.errors import call_with_options, check, choose
 from agnosticfl.model import Model
 from agnosticfl.models import MODELS
@@ -48,9 +48,18 @@ def build(config: Config) -> Parts:
         init_domain_weights=config.init_domain_weights,
         seed=config.seed,
         cohorts=build_named(config.sampling, SAMPLING, "sampling"),
-        engine=ENGINES[choose(config.engine, ENGINES, "engine")],
+        engine=build_engine(config),
     )
     return Parts(model, data, algorithm)
+
+
+def build_engine(config: Config) -> EngineBuilder:
+    """The engine, with as many lanes as the configuration wants."""
+    engine: Any = ENGINES[choose(config.engine, ENGINES, "engine")]
+    if config.lanes is None:
+        return engine
+    check(config.engine in WITH_LANES, f"lanes is set, but engine {config.engine!r} has no lanes")
+    return functools.partial(engine, lanes=config.lanes)
 
 
 def build_named(table: Table, registry: Mapping[str, Callable[..., Any]], where: str) -> Any:

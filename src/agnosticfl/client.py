@@ -116,12 +116,17 @@ def step_key(client_key: Array, epoch: int | Array, step: int | Array) -> Array:
     return jax.random.fold_in(jax.random.fold_in(client_key, epoch), step)
 
 
+def weighted_delta(params: Params, trained: Params, beta: Array) -> Params:
+    """β^k (w_{t-1} − w^k)."""
+    return tree.scale(beta, tree.subtract(params, trained))
+
+
 def contribution(
     params: Params, trained: Params, beta: Array, loss: Array, count: Array
 ) -> ClientSum:
     """What client k adds to the sum: nothing at all if any number of it is not finite."""
-    weighted_delta = tree.scale(beta, tree.subtract(params, trained))
-    sums = ClientSum(weighted_delta, beta, loss, count, jnp.zeros(()))
+    delta = weighted_delta(params, trained, beta)
+    sums = ClientSum(delta, beta, loss, count, jnp.zeros(()))
     nothing = jax.tree.map(jnp.zeros_like, sums)._replace(left_out=jnp.ones(()))
     return tree.select(tree.all_finite(sums), sums, nothing)
 

@@ -60,7 +60,8 @@ class Config:
     window_size: int = 1  # r
     init_domain_weights: list[float] | None = None  # λ_0; uniform if not given
     sampling: Table = dataclasses.field(default_factory=lambda: {"name": "uniform"})
-    engine: str = "padded"
+    engine: str = "auto"
+    lanes: int | None = None  # L; as many as suit the model and the device if not given
     metric: str = "loss"  # by which the worst domain is told
     evaluation_every: int = 0  # rounds between two looks at held-out clients; 0 for none
     evaluation_clients: int = 100  # held-out clients looked at, always the same

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from agnosticfl import __version__, checkpoint, ledger, tree
-from agnosticfl.algorithm import RoundInfo
+from agnosticfl.algorithm import Algorithm, RoundInfo
 from agnosticfl.build import Parts, build
 from agnosticfl.config import Config, first_difference
 from agnosticfl.errors import BadInput, check
@@ -101,22 +101,20 @@ def _rounds(
     cost = ledger.bytes_per_client(state)
     clients = parts.algorithm.clients_per_round
     look = _lookout(config, parts)
-    for t in range(int(state.round) + 1, config.rounds + 1):
-        started = time.perf_counter()
-        state, info = parts.algorithm.round(state, parts.algorithm.cohort(t))
-        info = jax.device_get(info)
+    rounds = range(int(state.round) + 1, config.rounds + 1)
+    for t, (after, info, seconds) in zip(rounds, _played(parts.algorithm, state), strict=False):
         parts.data.release()
         yield (
-            state,
+            after,
             {
                 "round": t,
                 **_numbers(info),
                 "bytes_down": clients * cost.down,
                 "bytes_up": clients * cost.up,
-                "seconds": time.perf_counter() - started,
+                "seconds": seconds,
                 "time": time.time(),
-                **_small_params(state),
-                **look(t, state.params),
+                **_small_params(after),
+                **look(t, after.params),
             },
         )
 
@@ -131,6 +129,27 @@ def _lookout(config: Config, parts: Parts) -> Callable[[int, Params], Record]:
     clients = some_clients(heldout, config.evaluation_clients, config.seed)
     measure = evaluator(parts.model, heldout, config.evaluation_batch_size, clients)
     return lambda t, params: {"heldout": measure(params)} if t % every == 0 else {}
+
+
+def _played(
+    algorithm: Algorithm, state: ServerState
+) -> Iterator[tuple[ServerState, RoundInfo, float]]:
+    """State, info and seconds of one round after another, without end.
+
+    A block holds the state after each of its rounds, so a run can stop or save at any of them, and
+    what a block did beyond the last round is dropped.
+    """
+    while True:
+        started = time.perf_counter()
+        if algorithm.block is None:
+            state, info = algorithm.round(state, algorithm.cohort(int(state.round) + 1))
+            yield state, jax.device_get(info), time.perf_counter() - started
+            continue
+        states, infos = jax.device_get(algorithm.block(state))
+        seconds = (time.perf_counter() - started) / len(states.round)
+        for i in range(len(states.round)):
+            state = jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), states)
+            yield state, tree.row(infos, i), seconds
 
 
 def _numbers(info: RoundInfo) -> Record:

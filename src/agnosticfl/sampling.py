@@ -25,12 +25,15 @@ def uniform(num_clients: int, clients_per_round: int, seed: int) -> Sampler:
         f" it must be from 1 to the number of clients, {num_clients}",
     )
 
+    def everyone(_: int) -> np.ndarray:
+        return np.arange(num_clients)
+
     def sample(t: int) -> np.ndarray:
         return np.random.default_rng([seed, t]).choice(
             num_clients, clients_per_round, replace=False, shuffle=False
         )
 
-    return sample
+    return everyone if clients_per_round == num_clients else sample
 
 
 def stratified(
@@ -174,20 +177,25 @@ def _distinct(values: np.ndarray) -> np.ndarray:
 
 
 def example_order(
-    seed: int, t: int, clients: np.ndarray, sizes: np.ndarray, length: int
+    seed: int, t: int | np.ndarray, clients: np.ndarray, sizes: np.ndarray, length: int
 ) -> np.ndarray:
     """A fresh shuffle of each client's examples for round t, [clients, length].
+
+    `t` may be an array with a round for each client.
 
     Row k holds the numbers 0 … sizes[k]−1 in random order first, then 0 as filling. The order of
     one client depends on (seed, t, client) alone: not on its cohort, not on `length`.
     """
     position = np.arange(length)
     filling = position >= sizes[:, None]
-    bits = random_bits(seed, t, clients[:, None], position)
+    bits = random_bits(seed, np.reshape(t, (-1, 1)), clients[:, None], position)
+    # 32 random bits, then the example's own number: a sort of plain numbers, which is faster than
+    # one that has to carry the examples along.
+    bits = bits >> np.uint64(32) << np.uint64(32) | position.astype(np.uint64)
     bits[filling] = np.iinfo(np.uint64).max
-    order = np.argsort(bits, axis=1, kind="stable")
-    order[filling] = 0
-    return order
+    bits.sort(axis=1)
+    bits[filling] = 0
+    return (bits & np.uint64(2**32 - 1)).astype(np.int64)
 
 
 def random_bits(*words: int | np.ndarray) -> np.ndarray:

@@ -26,6 +26,11 @@ def subtract(a: Any, b: Any) -> Any:
     return jax.tree.map(jnp.subtract, a, b)
 
 
+def row(tree: Any, number: int) -> Any:
+    """`leaf[number]` of every leaf."""
+    return jax.tree.map(lambda leaf: leaf[number], tree)
+
+
 def select(condition: Array, yes: Any, no: Any) -> Any:
     """`yes` where the scalar `condition` holds, else `no`."""
     return jax.tree.map(lambda y, n: jnp.where(condition, y, n), yes, no)

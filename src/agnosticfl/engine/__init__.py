@@ -4,11 +4,33 @@
 A table-driven test holds each engine against the reference loop.
 """
 
+from agnosticfl.engine.auto import auto
+from agnosticfl.engine.lanes import lanes
 from agnosticfl.engine.padded import padded
 from agnosticfl.engine.reference import reference
-from agnosticfl.engine.seam import Engine, EngineBuilder, SumOverClients
+from agnosticfl.engine.seam import Blocks, Engine, EngineBuilder, SumOverClients
+from agnosticfl.engine.steps import steps
 
 # What a task's `engine` can name.
-ENGINES: dict[str, EngineBuilder] = {"padded": padded, "reference": reference}
+ENGINES: dict[str, EngineBuilder] = {
+    "auto": auto,
+    "lanes": lanes,
+    "steps": steps,
+    "padded": padded,
+    "reference": reference,
+}
+WITH_LANES = ("auto", "lanes")  # those whose number of lanes can be chosen
 
-__all__ = ["ENGINES", "Engine", "EngineBuilder", "SumOverClients", "padded", "reference"]
+__all__ = [
+    "ENGINES",
+    "WITH_LANES",
+    "Blocks",
+    "Engine",
+    "EngineBuilder",
+    "SumOverClients",
+    "auto",
+    "lanes",
+    "padded",
+    "reference",
+    "steps",
+]

@@ -15,12 +15,22 @@ from agnosticfl.sampling import Sampler
 SumOverClients: TypeAlias = Callable[[Params, Array, Any], ClientSum]  # (w, α, cohort) -> Σ_k
 
 
+class Blocks(NamedTuple):
+    """Many rounds in one compiled call, for a model that takes less time than its call does."""
+
+    rounds: int  # R, the same in every call
+    cohorts: Callable[[int], Any]  # round t -> the input of rounds t … t+R−1
+    # round -> a compiled (state, cohorts) -> (states, infos), both stacked, [R, …]
+    compile: Callable[[Any], Any]
+
+
 class Engine(NamedTuple):
     """A way to sum over the clients of a cohort."""
 
     cohort: Callable[[int], Any]  # round t -> its input: who takes part, with what data
     sum_over_clients: SumOverClients
     compile: Callable[[Any], Any] = jax.jit  # what is done to a whole round before it is called
+    blocks: Blocks | None = None
 
 
 # An engine is made from the client's work, the data, who takes part, and the seed.

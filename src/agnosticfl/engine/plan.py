@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A round's index plan: who takes part, which examples in which order, and which lane does what.
+
+Made by the host, pure in (seed, t), and small: the examples themselves are gathered later by their
+numbers. Several rounds are planned at once, so that a tiny model does not wait for its plan. The
+arrays have the size of the largest possible cohort, so a round is compiled once; the numbers
+`offsets` and `steps` say how much of them is used, so filling costs nothing but its bytes.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from agnosticfl.client import ClientWork
+from agnosticfl.data.federated import FederatedData
+from agnosticfl.sampling import Sampler, example_order
+
+LOSS_BATCH = 256  # examples in one step of the loss pass
+
+
+class Cohort(NamedTuple):
+    """Who takes part. A client's place in the cohort is its slot, 0 … c−1."""
+
+    round: Any  # t, [] int32
+    clients: Any  # C_t, [c] int32
+    offsets: Any  # [c+1] int32; slot k has rows[offsets[k]] … rows[offsets[k+1]−1]
+    domain_count: Any  # [c, p] float32, N^k_i
+    rows: Any  # [N] the numbers of the examples, client after client, shuffled
+    owner: Any  # [N] int32, the slot each belongs to; c, one too many, for filling
+
+
+class Layout(NamedTuple):
+    """Which local step lane l takes at step s; clients follow each other on a lane."""
+
+    slot: Any  # [S, L] int32, whose step it is
+    number: Any  # [S, L] int32, which of the client's 0 … E⌈n_k/B⌉−1; −1 if there is none
+    steps: Any  # [] int32, how many of the S are used
+
+
+class Planner(NamedTuple):
+    """What plans are made from."""
+
+    sampler: Sampler
+    first: np.ndarray  # [clients] the number of a client's first example
+    sizes: np.ndarray  # [clients] n_k
+    ascending: np.ndarray  # the same, sorted: of millions of clients only once
+    domain_count: np.ndarray  # [clients, p] N^k_i
+    batch_size: int  # B
+    epochs: int  # E
+    seed: int
+
+
+def planner(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -> Planner:
+    """The planner of one engine."""
+    first, sizes, count = data.offsets[:-1], data.sizes, domain_counts(data)
+    return Planner(sampler, first, sizes, np.sort(sizes), count, work.batch_size, work.epochs, seed)
+
+
+def domain_counts(data: FederatedData) -> np.ndarray:
+    """N^k_i of all clients, [clients, p]."""
+    owner = np.repeat(np.arange(data.num_clients), data.sizes)
+    segment = owner * data.num_domains + data.domain[: len(owner)]
+    count = np.bincount(segment, minlength=data.num_clients * data.num_domains)
+    return count.reshape(data.num_clients, -1).astype(np.float32)
+
+
+def cohorts(plan: Planner, rounds: range) -> Cohort:
+    """The cohorts of some rounds, stacked: every array has an axis of rounds in front."""
+    clients = np.stack([plan.sampler(t) for t in rounds])
+    sizes = plan.sizes[clients]
+    t = np.repeat(np.asarray(rounds), clients.shape[1])
+    longest = int(sizes.max())
+    order = example_order(plan.seed, t, clients.ravel(), sizes.ravel(), longest)
+    rows = plan.first[clients.ravel(), None] + order
+    real = np.arange(longest) < sizes.reshape(-1, 1)
+    offsets = np.pad(np.cumsum(sizes, axis=1), ((0, 0), (1, 0)))
+    shape = (len(rounds), most_examples(plan, clients.shape[1]))
+    flat, owner = np.zeros(shape, np.int64), np.full(shape, clients.shape[1], np.int32)
+    used = np.arange(shape[1]) < offsets[:, -1:]
+    flat[used] = rows[real]
+    owner[used] = np.repeat(np.arange(clients.size) % clients.shape[1], sizes.ravel())
+    return Cohort(
+        np.asarray(rounds, np.int32),
+        clients.astype(np.int32),
+        offsets.astype(np.int32),
+        plan.domain_count[clients],
+        flat,
+        owner,
+    )
+
+
+def layouts(plan: Planner, cohorts: Cohort, lanes: int) -> Layout:
+    """The clients of each cohort on `lanes` lanes: longest first, each to the emptiest lane."""
+    steps = local_steps(plan, np.diff(cohorts.offsets, axis=1))  # [R, c]
+    lane, begin, load = longest_first(steps, lanes)
+    shape = (len(steps), most_steps(plan, steps.shape[1], lanes), lanes)
+    slot, number = np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
+    each = np.repeat(np.arange(steps.size), steps.ravel())  # [all steps] the client that takes it
+    own = np.arange(len(each)) - (np.cumsum(steps) - steps.ravel())[each]
+    place = (each // steps.shape[1], begin.ravel()[each] + own, lane.ravel()[each])
+    slot[place], number[place] = each % steps.shape[1], own
+    return Layout(slot, number, load.max(axis=1).astype(np.int32))
+
+
+def longest_first(steps: np.ndarray, lanes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Graham's rule for jobs of `steps`, [R, c]: their lanes and first steps; the lanes' loads."""
+    if lanes >= steps.shape[1]:  # a lane for everybody
+        lane = np.broadcast_to(np.arange(steps.shape[1]), steps.shape)
+        return lane, np.zeros_like(steps), steps
+    lane, begin = np.zeros_like(steps), np.zeros_like(steps)
+    load = np.zeros((len(steps), lanes), steps.dtype)
+    every = np.arange(len(steps))
+    for client in np.argsort(-steps, axis=1, kind="stable").T:
+        emptiest = load.argmin(axis=1)
+        lane[every, client], begin[every, client] = emptiest, load[every, emptiest]
+        load[every, emptiest] += steps[every, client]
+    return lane, begin, load
+
+
+def local_steps(plan: Planner, sizes: np.ndarray) -> np.ndarray:
+    """E ⌈n_k / B⌉."""
+    return plan.epochs * -(-sizes // plan.batch_size)
+
+
+def most_examples(plan: Planner, clients: int) -> int:
+    """The examples of the largest possible cohort, in whole batches of the loss pass."""
+    total = int(plan.ascending[-clients:].sum())
+    return max(-(-total // LOSS_BATCH), 1) * LOSS_BATCH
+
+
+def most_steps(plan: Planner, clients: int, lanes: int) -> int:
+    """A bound on the steps of the longest lane (Graham 1966): mean load plus longest client."""
+    steps = local_steps(plan, plan.ascending[-clients:])
+    total, longest = int(steps.sum()), int(steps.max())
+    return max(longest if lanes >= clients else min(total, -(-total // lanes) + longest), 1)
