@@ -78,7 +78,7 @@ def lanes(
         stats = client_stats(work.model, params, alpha, packed.pool, packed.cohort)
         return train(work, params, alpha, packed, stats, seed)
 
-    rounds = min(MOST_ROUNDS, BLOCK_EXAMPLES // plan.most_examples(planner, clients))
+    rounds = min(MOST_ROUNDS, BLOCK_EXAMPLES // plan.most_examples(planner))
     blocks = None
     if pool is not None and size <= TINY and rounds > 1:
         blocks = in_blocks(planner, pool, number, rounds)

@@ -7,6 +7,7 @@ arrays have the size of the largest possible cohort, so a round is compiled once
 `offsets` and `steps` say how much of them is used, so filling costs nothing but its bytes.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,13 +39,11 @@ class Layout(NamedTuple):
 
 
 class Planner(NamedTuple):
-    """What plans are made from."""
+    """What plans are made from; nothing of it grows with the number of clients."""
 
+    data: FederatedData
     sampler: Sampler
-    first: np.ndarray  # [clients] the number of a client's first example
-    sizes: np.ndarray  # [clients] n_k
-    ascending: np.ndarray  # the same, sorted: of millions of clients only once
-    domain_count: np.ndarray  # [clients, p] N^k_i
+    largest: np.ndarray  # [c] n_k of the c largest clients
     batch_size: int  # B
     epochs: int  # E
     seed: int
@@ -52,48 +51,51 @@ class Planner(NamedTuple):
 
 def planner(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -> Planner:
     """The planner of one engine."""
-    first, sizes, count = data.offsets[:-1], data.sizes, domain_counts(data)
-    return Planner(sampler, first, sizes, np.sort(sizes), count, work.batch_size, work.epochs, seed)
-
-
-def domain_counts(data: FederatedData) -> np.ndarray:
-    """N^k_i of all clients, [clients, p]."""
-    owner = np.repeat(np.arange(data.num_clients), data.sizes)
-    segment = owner * data.num_domains + data.domain[: len(owner)]
-    count = np.bincount(segment, minlength=data.num_clients * data.num_domains)
-    return count.reshape(data.num_clients, -1).astype(np.float32)
+    clients = len(sampler(1))
+    largest = np.partition(data.sizes, -clients)[-clients:]
+    return Planner(data, sampler, largest, work.batch_size, work.epochs, seed)
 
 
 def cohorts(plan: Planner, rounds: range) -> Cohort:
     """The cohorts of some rounds, stacked: every array has an axis of rounds in front."""
     clients = np.stack([plan.sampler(t) for t in rounds])
-    sizes = plan.sizes[clients]
+    sizes = plan.data.sizes_of(clients)
     t = np.repeat(np.asarray(rounds), clients.shape[1])
     longest = int(sizes.max())
     order = example_order(plan.seed, t, clients.ravel(), sizes.ravel(), longest)
-    rows = plan.first[clients.ravel(), None] + order
+    rows = plan.data.offsets[clients.ravel(), None] + order
     real = np.arange(longest) < sizes.reshape(-1, 1)
     offsets = np.pad(np.cumsum(sizes, axis=1), ((0, 0), (1, 0)))
-    shape = (len(rounds), most_examples(plan, clients.shape[1]))
+    shape = (len(rounds), most_examples(plan))
     flat, owner = np.zeros(shape, np.int64), np.full(shape, clients.shape[1], np.int32)
     used = np.arange(shape[1]) < offsets[:, -1:]
     flat[used] = rows[real]
-    owner[used] = np.repeat(np.arange(clients.size) % clients.shape[1], sizes.ravel())
+    each = np.repeat(np.arange(clients.size), sizes.ravel())  # [all examples] whose it is
+    owner[used] = each % clients.shape[1]
     return Cohort(
         np.asarray(rounds, np.int32),
         clients.astype(np.int32),
         offsets.astype(np.int32),
-        plan.domain_count[clients],
+        _domain_count(plan.data, each, flat[used], clients.shape),
         flat,
         owner,
     )
+
+
+def _domain_count(
+    data: FederatedData, owner: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
+    """N^k_i, [*shape, p], of clients who own the examples `rows`."""
+    segment = owner * data.num_domains + data.domain[rows]
+    count = np.bincount(segment, minlength=math.prod(shape) * data.num_domains)
+    return count.reshape(*shape, data.num_domains).astype(np.float32)
 
 
 def layouts(plan: Planner, cohorts: Cohort, lanes: int) -> Layout:
     """The clients of each cohort on `lanes` lanes: longest first, each to the emptiest lane."""
     steps = local_steps(plan, np.diff(cohorts.offsets, axis=1))  # [R, c]
     lane, begin, load = longest_first(steps, lanes)
-    shape = (len(steps), most_steps(plan, steps.shape[1], lanes), lanes)
+    shape = (len(steps), most_steps(plan, lanes), lanes)
     slot, number = np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
     each = np.repeat(np.arange(steps.size), steps.ravel())  # [all steps] the client that takes it
     own = np.arange(len(each)) - (np.cumsum(steps) - steps.ravel())[each]
@@ -122,14 +124,13 @@ def local_steps(plan: Planner, sizes: np.ndarray) -> np.ndarray:
     return plan.epochs * -(-sizes // plan.batch_size)
 
 
-def most_examples(plan: Planner, clients: int) -> int:
+def most_examples(plan: Planner) -> int:
     """The examples of the largest possible cohort, in whole batches of the loss pass."""
-    total = int(plan.ascending[-clients:].sum())
-    return max(-(-total // LOSS_BATCH), 1) * LOSS_BATCH
+    return max(-(-int(plan.largest.sum()) // LOSS_BATCH), 1) * LOSS_BATCH
 
 
-def most_steps(plan: Planner, clients: int, lanes: int) -> int:
+def most_steps(plan: Planner, lanes: int) -> int:
     """A bound on the steps of the longest lane (Graham 1966): mean load plus longest client."""
-    steps = local_steps(plan, plan.ascending[-clients:])
+    steps = local_steps(plan, plan.largest)
     total, longest = int(steps.sum()), int(steps.max())
-    return max(longest if lanes >= clients else min(total, -(-total // lanes) + longest), 1)
+    return max(longest if lanes >= len(steps) else min(total, -(-total // lanes) + longest), 1)
