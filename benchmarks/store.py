@@ -18,8 +18,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,16 +29,23 @@ import optax
 from rich.console import Console
 from rich.table import Table
 
-from agnosticfl import agnostic_fedavg, from_functions
+from agnosticfl import agnostic_fedavg, from_functions, tree
+from agnosticfl.client import ClientWork
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.data.loaders.synthetic import load
 from agnosticfl.data.store.reader import open_store
 from agnosticfl.data.store.writer import write_store
-from agnosticfl.sampling import example_order, uniform
+from agnosticfl.engine import feed, plan
+from agnosticfl.engine.plan import Planner
+from agnosticfl.sampling import Sampler, uniform
 
-COHORT, ROUNDS, MIB = 500, 300, 2**20
-
-Read: TypeAlias = Callable[[FederatedData, np.ndarray, int], list[np.ndarray]]
+COHORT, ROUNDS, LANES, MIB = 500, 300, 25, 2**20
+# One number, so that what is measured is the data's way.
+MODEL = from_functions(
+    lambda _: jnp.zeros(()),
+    lambda w, examples: jnp.square(examples["tokens"].astype(jnp.float32).mean(1) - w),
+)
+WORK = ClientWork(MODEL, optax.sgd(0.1), num_domains=2, batch_size=20)
 
 
 def build(path: Path, clients: int) -> dict[str, float]:
@@ -59,46 +67,47 @@ def opening(path: Path) -> dict[str, float]:
     return {"open_ms": 1000 * (time.perf_counter() - start)}
 
 
-def copy_cohort(data: FederatedData, clients: np.ndarray, t: int) -> list[np.ndarray]:
-    """Copies the examples of a cohort out of the store, in the order of the store."""
-    del t
+def copy_cohort(data: FederatedData, sample: Sampler, t: int) -> None:
+    """Draws a cohort and copies its examples out of the store, in the order of the store."""
+    clients = sample(t)
     first, sizes = data.offsets[clients], data.sizes_of(clients)
     rows = np.repeat(first - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
-    return [data.domain[rows], *(values[rows] for values in data.examples.values())]
+    for column in (data.domain, *data.examples.values()):
+        column[rows]
 
 
-def shuffle_cohort(data: FederatedData, clients: np.ndarray, t: int) -> list[np.ndarray]:
-    """Copies them as an engine does: each client's examples in the order of round t, padded."""
-    sizes = data.sizes_of(clients)
-    order = example_order(1, t, clients, sizes, int(sizes.max()))
-    rows = data.offsets[clients][:, None] + order
-    return [data.domain[rows], *(values[rows] for values in data.examples.values())]
+def packed_cohort(planner: Planner, t: int) -> None:
+    """A cohort as an engine reads it: drawn, shuffled, gathered, packed, and on the device."""
+    cohorts = plan.cohorts(planner, range(t, t + 1))
+    layout = plan.layouts(planner, cohorts, LANES)
+    examples = feed.of_cohort(planner.data, tree.row(cohorts, 0))
+    jax.block_until_ready(jax.device_put((examples, layout)))
 
 
 def reading(paths: list[Path]) -> list[dict[str, float]]:
-    """Median milliseconds to draw and read a cohort, the first time its pages are touched and
-    again, and as an engine reads it."""
+    """Median milliseconds to draw and copy a cohort, the first time its pages are touched and
+    again, and to hand it to an engine."""
     stores = [open_store(path).splits["train"] for path in paths]
+    samplers = [uniform(data.num_clients, COHORT, seed=1) for data in stores]
+    planners = [plan.planner(WORK, d, s, 1) for d, s in zip(stores, samplers, strict=True)]
+    copies = [partial(copy_cohort, d, s) for d, s in zip(stores, samplers, strict=True)]
+    packs = [partial(packed_cohort, planner) for planner in planners]
     figures: list[dict[str, float]] = [{} for _ in stores]
-    for name, read in (
-        ("cohort_first_ms", copy_cohort),
-        ("cohort_ms", copy_cohort),
-        ("cohort_shuffled_ms", shuffle_cohort),
-    ):
-        for figure, times in zip(figures, _times(stores, read), strict=True):
+    for name, reads in (("first_copy_ms", copies), ("copy_ms", copies), ("engine_ms", packs)):
+        for figure, times in zip(figures, _times(reads), strict=True):
             figure[name] = statistics.median(times)
     return figures
 
 
-def _times(stores: list[FederatedData], read: Read) -> list[list[float]]:
-    """Milliseconds of each round, for each store."""
+def _times(reads: list[Callable[[int], None]]) -> list[list[float]]:
+    """Milliseconds of each round, for each store in turn."""
     other = np.zeros(64 * MIB, np.uint8)
-    times: list[list[float]] = [[] for _ in stores]
-    for t in range(ROUNDS):
-        for data, measured in zip(stores, times, strict=True):
+    times: list[list[float]] = [[] for _ in reads]
+    for t in range(1, ROUNDS + 1):
+        for read, measured in zip(reads, times, strict=True):
             other += 1
             start = time.perf_counter()
-            read(data, uniform(data.num_clients, COHORT, seed=1)(t), t)
+            read(t)
             measured.append(1000 * (time.perf_counter() - start))
     return times
 
@@ -106,16 +115,13 @@ def _times(stores: list[FederatedData], read: Read) -> list[list[float]]:
 def training(path: Path) -> dict[str, float]:
     """Memory of a process that trains: its own, and the mapped pages it holds, at their largest.
 
-    The model is one number, so that what is measured is the data's way; pages are given back after
-    each round, as `agnosticfl run` does.
+    Pages are given back after each round, as `agnosticfl run` does. The cohorts are read from the
+    store, as they are when a store is too large for the device.
     """
+    feed.HOST_LIMIT = 0
     store = open_store(path)
-    model = from_functions(
-        lambda _: jnp.zeros(()),
-        lambda w, examples: jnp.square(examples["tokens"].astype(jnp.float32).mean(1) - w),
-    )
     algorithm = agnostic_fedavg(
-        model,
+        MODEL,
         store.splits["train"],
         clients_per_round=COHORT,
         batch_size=20,

@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -27,6 +27,8 @@ from agnosticfl.files import read_json, write_json
 from agnosticfl.model import Params
 from agnosticfl.server import ServerState
 from agnosticfl.tracking import Record, Tracker, read_records
+
+Lookout: TypeAlias = Callable[[int, Params], Record]  # (t, w_t) -> what to add to the record
 
 SMALL = 16  # a model of at most so many numbers is written down whole, every round
 
@@ -54,6 +56,7 @@ def run(
       should_stop: asked after each round; if true, the state is saved and `Stopped` raised.
     """
     parts = build(config)
+    look = _lookout(config, parts)
     state = parts.algorithm.init()
     _open_folder(config, out, resume)
     if (out / "summary.json").exists():
@@ -63,7 +66,7 @@ def run(
         state = checkpoint.restore(out / "checkpoints", state, say) or state
     tracker = Tracker(out, parts.data.train.domains, after_round=int(state.round))
     try:
-        for latest, record in _rounds(config, parts, state):
+        for latest, record in _rounds(config, parts, look, state):
             state = latest
             tracker.write(record)
             on_round(record)
@@ -96,11 +99,10 @@ def _open_folder(config: Config, out: Path, resume: bool) -> None:
 
 
 def _rounds(
-    config: Config, parts: Parts, state: ServerState
+    config: Config, parts: Parts, look: Lookout, state: ServerState
 ) -> Iterator[tuple[ServerState, Record]]:
     cost = ledger.bytes_per_client(state)
     clients = parts.algorithm.clients_per_round
-    look = _lookout(config, parts)
     rounds = range(int(state.round) + 1, config.rounds + 1)
     for t, (after, info, seconds) in zip(rounds, _played(parts.algorithm, state), strict=False):
         parts.data.release()
@@ -119,7 +121,7 @@ def _rounds(
         )
 
 
-def _lookout(config: Config, parts: Parts) -> Callable[[int, Params], Record]:
+def _lookout(config: Config, parts: Parts) -> Lookout:
     """What held-out clients say of the model every few rounds."""
     every, heldout = config.evaluation_every, parts.data.heldout
     if every == 0:

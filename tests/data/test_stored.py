@@ -13,6 +13,8 @@ from agnosticfl.data.loaders.arrays import from_frame
 from agnosticfl.data.store import write_store
 from agnosticfl.errors import BadInput
 from agnosticfl.experiment import run
+from agnosticfl.report import write_report
+from agnosticfl.tracking import read_records
 
 TASK = """# Which side of a line a point is on.
 rounds = 20
@@ -53,6 +55,28 @@ def test_a_task_trains_from_a_store(tmp_path: Path, task: str):
     summary = run(resolve(task), tmp_path / "run")
     assert summary["domains"] == ["common", "rare"]
     assert all(result["accuracy"] > 0.8 for result in summary["test"].values())
+
+
+def test_held_out_clients_are_looked_at_every_few_rounds(tmp_path: Path, task: str):
+    roles: dict[str, Any] = {"client": "who", "domain": "kind", "label": "y"}
+    rows = {name: column for name, column in points().items() if name != "split"}
+    source = from_frame(rows, **roles, test_fraction=0.3, heldout_fraction=0.3)
+    write_store(source, tmp_path / "line.store")
+    sets = ["evaluation_every=5", "metric='accuracy'"]
+    summary = run(resolve(task, sets=sets), tmp_path / "run")
+    looks = {r["round"]: r["heldout"] for r in read_records(tmp_path / "run") if "heldout" in r}
+    assert list(looks) == [5, 10, 15, 20]
+    assert looks[20] == summary["heldout"]  # 100 clients are all there are
+    assert set(looks[5]["rare"]) == {"loss", "accuracy"}
+    write_report([tmp_path / "run"], tmp_path / "report")
+    assert (tmp_path / "report" / "plots" / "heldout.png").exists()
+
+
+def test_without_held_out_clients_there_is_nothing_to_look_at(tmp_path: Path):
+    with pytest.raises(
+        BadInput, match="evaluation_every is 5, but the data has no split 'heldout'"
+    ):
+        run(resolve("toy", sets=["evaluation_every=5"]), tmp_path / "run")
 
 
 def test_a_missing_store_names_the_command_that_makes_it(tmp_path: Path, task: str):
