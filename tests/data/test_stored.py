@@ -62,7 +62,7 @@ def test_held_out_clients_are_looked_at_every_few_rounds(tmp_path: Path, task: s
     rows = {name: column for name, column in points().items() if name != "split"}
     source = from_frame(rows, **roles, test_fraction=0.3, heldout_fraction=0.3)
     write_store(source, tmp_path / "line.store")
-    sets = ["evaluation_every=5", "metric='accuracy'"]
+    sets = ["evaluation_every=5", "metric='accuracy'", "clients_per_round=2"]
     summary = run(resolve(task, sets=sets), tmp_path / "run")
     looks = {r["round"]: r["heldout"] for r in read_records(tmp_path / "run") if "heldout" in r}
     assert list(looks) == [5, 10, 15, 20]
@@ -77,6 +77,7 @@ def test_without_held_out_clients_there_is_nothing_to_look_at(tmp_path: Path):
         BadInput, match="evaluation_every is 5, but the data has no split 'heldout'"
     ):
         run(resolve("toy", sets=["evaluation_every=5"]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_missing_store_names_the_command_that_makes_it(tmp_path: Path, task: str):
