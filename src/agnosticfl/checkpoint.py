@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from agnosticfl.files import read_json, sync_directory, write_json
+from agnosticfl.files import read_json, sync, write_json
 from agnosticfl.server import ServerState
 
 KEPT = 3  # the newest ones; the others are deleted
@@ -35,7 +35,7 @@ def save(folder: Path, state: ServerState) -> None:
         checkpointer.save(target, args=ocp.args.StandardSave(state._asdict()))
     write_json(temporary / "manifest.json", _checksums(temporary / "state"))
     temporary.rename(place)
-    sync_directory(folder)
+    sync(folder)
     for old in _rounds(folder)[:-KEPT]:
         shutil.rmtree(old)
 

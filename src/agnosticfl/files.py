@@ -16,7 +16,7 @@ def write_whole(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -38,8 +38,8 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def sync_directory(path: Path) -> None:
-    """Makes renames in `path` last through a power cut."""
+def sync(path: Path) -> None:
+    """Waits until a file, or the names in a directory, are on the disc, safe from a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -3,12 +3,12 @@
 
 import contextlib
 import fcntl
-import os
 import shutil
 from collections.abc import Callable, Generator
 from pathlib import Path
 
 from agnosticfl.errors import BadInput
+from agnosticfl.files import sync
 
 LOCK = "lock"  # name of a file in the directory that is being built
 
@@ -68,18 +68,9 @@ def _finish_replacement(out: Path) -> None:
 def _publish(stage: Path, out: Path) -> None:
     (stage / LOCK).unlink()
     for path in [*stage.rglob("*"), stage]:
-        _sync(path)
+        sync(path)
     if out.exists():
         out.rename(_replaced(out))
     stage.rename(out)
-    _sync(out.parent)
+    sync(out.parent)
     _finish_replacement(out)
-
-
-def _sync(path: Path) -> None:
-    """Waits until a file or directory is on the disc."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
