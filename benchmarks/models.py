@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peers' models as plain functions, so that a benchmark needs no neural-network library."""
+"""Other forms of the LSTM's time loop, to be timed beside the package's own."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,47 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from agnosticfl.model import Model, from_functions, no_metrics
-
-Convolution = Callable[[Array, Array], Array]
+from agnosticfl.model import Model, from_functions
 
 
-def convolution(x: Array, weights: Array) -> Array:
-    """Valid convolution by the library of the device."""
-    layout = ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(x, weights, (1, 1), "VALID", dimension_numbers=layout)
-
-
-def patches_times_weights(x: Array, weights: Array) -> Array:
-    """The same as a matrix product: on lanes a batched one instead of a grouped convolution."""
-    kh, kw, channels, features = weights.shape
-    height, width = x.shape[1] - kh + 1, x.shape[2] - kw + 1
-    shifted = [x[:, i : i + height, j : j + width] for i in range(kh) for j in range(kw)]
-    return jnp.concatenate(shifted, -1) @ weights.reshape(kh * kw * channels, features)
-
-
-def point() -> Model:
-    """One number, (x − w)²."""
-    return from_functions(lambda _: {"w": jnp.float32(0)}, lambda w, e: jnp.square(e["x"] - w["w"]))
-
-
-def cnn(conv: Convolution = convolution) -> Model:
-    """EMNIST's: two convolutions, a pool, two dense layers, dropout; 1,206,590 parameters."""
-    shapes = {"c1": (3, 3, 1, 32), "c2": (3, 3, 32, 64), "d1": (9216, 128), "d2": (128, 62)}
-
-    def loss(w: Any, examples: Any, key: Array | None) -> Array:
-        x = jax.nn.relu(conv(examples["x"], w["c1"]) + _row(w["b_c1"], 4))
-        x = jax.nn.relu(conv(x, w["c2"]) + _row(w["b_c2"], 4))
-        x = x.reshape(len(x), 12, 2, 12, 2, 64).max((2, 4)).reshape(len(x), -1)
-        x = _dropout(x, 0.25, key, 0)
-        x = _dropout(jax.nn.relu(x @ w["d1"] + _row(w["b_d1"], 2)), 0.5, key, 1)
-        return _cross_entropy(x @ w["d2"] + _row(w["b_d2"], 2), examples["y"])
-
-    return Model(lambda key: _glorot(key, shapes), loss, no_metrics)
-
-
-def lstm(cell: Callable[[Any, Array], Array] | None = None, unroll: int = 1) -> Model:
-    """Stack Overflow's: embedding 96, LSTM 670, dense 96, dense 10 004; 4,050,748 parameters."""
+def lstm(run: Callable[[Any, Array], Array]) -> Model:
+    """The layers of `agnosticfl.models.lstm` as plain functions, around the time loop `run`."""
     words, embedding, units = 10_004, 96, 670
     shapes = {
         "embed": (words, embedding),
@@ -57,14 +21,14 @@ def lstm(cell: Callable[[Any, Array], Array] | None = None, unroll: int = 1) -> 
         "d1": (units, embedding),
         "d2": (embedding, words),
     }
-    run = cell or (lambda wh, z: time_loop(wh, z, unroll))
 
     def loss(w: Any, examples: Any) -> Array:
-        z = w["embed"][examples["x"]] @ w["wx"] + _row(w["b_wx"], 3)
+        inputs, targets = examples["tokens"][:, :-1], examples["tokens"][:, 1:]
+        z = w["embed"][inputs] @ w["wx"] + _row(w["b_wx"], 3)
         hidden = run(w["wh"], z.swapaxes(0, 1)).swapaxes(0, 1)
         hidden = hidden @ w["d1"] + _row(w["b_d1"], 3)
-        losses = _cross_entropy(hidden @ w["d2"] + _row(w["b_d2"], 3), examples["y"])
-        word = (examples["y"] > 0).astype(losses.dtype)
+        losses = _cross_entropy(hidden @ w["d2"] + _row(w["b_d2"], 3), targets)
+        word = (targets > 0).astype(losses.dtype)
         return jnp.sum(losses * word, -1) / jnp.maximum(jnp.sum(word, -1), 1)
 
     return from_functions(lambda key: _glorot(key, shapes), loss)
@@ -151,13 +115,6 @@ def _glorot(key: Array, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
     }
     biased = {name: shape for name, shape in shapes.items() if name not in ("embed", "wh")}
     return weights | {f"b_{name}": jnp.zeros(shape[-1]) for name, shape in biased.items()}
-
-
-def _dropout(x: Array, rate: float, key: Array | None, layer: int) -> Array:
-    if key is None:
-        return x
-    kept = jax.random.bernoulli(jax.random.fold_in(key, layer), 1 - rate, x.shape)
-    return jnp.where(kept, x / (1 - rate), jnp.zeros_like(x))
 
 
 def _row(bias: Array, rank: int) -> Array:

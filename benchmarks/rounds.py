@@ -6,7 +6,7 @@
 
 WORKLOADS.py has `make(task, seed)` with clients' arrays, hyper-parameters and `round_clients(t)`.
 The peer's script runs in an environment of its own, is called with `--task --rounds --json`, and
-writes `median_s_per_round`. An engine can carry options: `lanes:25` has 25 lanes, `lanes:5/patches`
+writes `median_s_per_round`. An engine can carry options: `lanes:25` has 25 lanes, `lanes:5/stacked`
 takes another form of the model.
 """
 
@@ -34,16 +34,14 @@ from agnosticfl.data import FederatedData
 from agnosticfl.engine import ENGINES
 from agnosticfl.engine.seam import EngineBuilder
 from agnosticfl.model import Model
+from agnosticfl.models import cnn, lstm, point
 
 MODELS: dict[str, dict[str, Callable[[], Model]]] = {
-    "toy": {"": models.point},
-    "emnist": {
-        "": models.cnn,
-        "patches": lambda: models.cnn(models.patches_times_weights),
-    },
+    "toy": {"": point},
+    "emnist": {"": cnn},
     "stackoverflow": {
-        "": models.lstm,
-        "unrolled": lambda: models.lstm(unroll=20),
+        "": lstm,
+        "unrolled": lambda: models.lstm(lambda wh, z: models.time_loop(wh, z, 20)),
         "stacked": lambda: models.lstm(models.stacked_time_loop()),
         "stacked-unrolled": lambda: models.lstm(models.stacked_time_loop(20)),
     },
@@ -128,11 +126,16 @@ def make_algorithm(workload: Any, model: Model, engine: str) -> Algorithm:
 
 
 def federated(workload: Any) -> FederatedData:
-    """The workload's arrays."""
+    """The workload's arrays, as the package's models take them."""
     names = [name for name in workload.clients[0] if name != "domain_id"]
     sizes = [len(client["domain_id"]) for client in workload.clients]
+    arrays = {name: np.concatenate([c[name] for c in workload.clients]) for name in names}
+    if workload.name == "stackoverflow":
+        arrays = {"tokens": np.concatenate([arrays["x"][:, :1], arrays["y"]], axis=1)}
+    if workload.name == "emnist":
+        arrays["x"] = arrays["x"][..., 0]
     return from_arrays(
-        {name: np.concatenate([client[name] for client in workload.clients]) for name in names},
+        arrays,
         clients=np.repeat(np.arange(len(sizes)), sizes),
         domains=np.concatenate([client["domain_id"] for client in workload.clients]),
         domain_names=[str(i) for i in range(workload.num_domains)],

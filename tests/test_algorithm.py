@@ -4,7 +4,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -16,7 +15,6 @@ from agnosticfl import (
     exponentiated_gradient,
     fedavg,
     fedavg_target,
-    from_functions,
 )
 from agnosticfl.algorithm import Algorithm, RoundInfo
 from agnosticfl.data import FederatedData
@@ -70,28 +68,6 @@ def test_one_round_by_hand(engine: str):
     )
     np.testing.assert_array_equal(state.window.counts, [[1, 2, 3, 4], [3, 3, 2, 1]])
     assert state.round == 1
-
-
-def test_no_recompilation_from_round_to_round():
-    traces = 0
-
-    def loss(params: Any, examples: Any) -> jax.Array:
-        nonlocal traces
-        traces += 1
-        return params["w"] * examples["x"]
-
-    data = random_federated(0, clients=20)
-    model = from_functions(lambda _: {"w": jnp.float32(1.0)}, loss)
-    algorithm = agnostic_fedavg(
-        model, data, clients_per_round=4, batch_size=3, client_optimizer=optax.sgd(0.1)
-    )
-    state = algorithm.init()
-    counts: list[int] = []
-    for t in range(1, 10):
-        state, _ = algorithm.round(state, algorithm.cohort(t))
-        counts.append(traces)
-    assert counts[0] > 0
-    assert set(counts) == {counts[0]}
 
 
 @given(st.integers(0, 1000))

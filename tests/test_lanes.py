@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agnosticfl import agnostic_fedavg, from_functions, sampling, tree
 from agnosticfl.client import ClientWork
-from agnosticfl.engine import EngineBuilder, feed, lanes, plan, steps
+from agnosticfl.engine import EngineBuilder, feed, lanes, padded, plan, steps
 from agnosticfl.engine.auto import has_convolution
 from agnosticfl.errors import BadInput
 from agnosticfl.sampling import example_order
@@ -61,7 +61,7 @@ def _rows(stacked: Any) -> list[Any]:
     return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(len(stacked[0]))]
 
 
-@pytest.mark.parametrize("engine", [functools.partial(lanes, lanes=2), steps])
+@pytest.mark.parametrize("engine", [functools.partial(lanes, lanes=2), steps, padded])
 @pytest.mark.parametrize("resident", [True, False])
 def test_a_round_is_compiled_once_whatever_the_cohort(
     engine: EngineBuilder, resident: bool, monkeypatch: pytest.MonkeyPatch
