@@ -15,7 +15,9 @@ from agnosticfl.engine import EngineBuilder, padded, reference
 from agnosticfl.errors import BadInput
 from agnosticfl.model import Model
 from agnosticfl.models import cifg, cnn, lstm
+from agnosticfl.models.cifg import cifg_cell, cifg_layer
 from agnosticfl.models.cnn import convolution, valid_convolution
+from agnosticfl.models.lstm import lstm_cell, lstm_layer
 from tests.problems import assert_learns
 
 SMALL: dict[str, Any] = {"words": 6, "embedding": 3, "hidden": 5}
@@ -107,6 +109,40 @@ def test_a_sentence_s_loss_is_that_of_the_formulas(model: Model, formulas: Formu
     examples = {"tokens": jnp.array(SENTENCES, dtype)}
     actual = jax.jit(model.per_example_loss)(w, examples, None)
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layer", "cell", "gates", "shapes"),
+    [
+        (lstm_layer, lstm_cell, 4, [(5, 20)]),
+        (cifg_layer, cifg_cell, 3, [(2, 15), (5, 2)]),
+    ],
+)
+def test_the_gradients_of_a_layer_are_those_of_its_cells(
+    layer: Any, cell: Any, gates: int, shapes: list[tuple[int, int]]
+):
+    rng = np.random.default_rng(0)
+    weights = [jnp.array(rng.normal(size=shape), jnp.float32) for shape in shapes]
+    z = jnp.array(rng.normal(size=(4, 3, 5 * gates)), jnp.float32)
+
+    def one_by_one(*arguments: jax.Array) -> jax.Array:
+        *weights, z = arguments
+        state = jnp.zeros((3, shapes[0][0])), jnp.zeros((3, 5))
+        hidden: list[jax.Array] = []
+        for now in z:
+            inputs = now if cell is lstm_cell else (now, jnp.zeros((3, 2)))
+            state, _ = cell(*weights, state, inputs)
+            hidden.append(state[0])
+        return jnp.stack(hidden)
+
+    def gradients(function: Any) -> Any:
+        def value(*arguments: jax.Array) -> jax.Array:
+            return jnp.sum(jnp.sin(3 * function(*arguments)))
+
+        return jax.grad(value, argnums=tuple(range(len(weights) + 1)))(*weights, z)
+
+    for actual, expected in zip(gradients(layer), gradients(one_by_one), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("model", [model for model, _ in LANGUAGE_MODELS])

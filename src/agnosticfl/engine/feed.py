@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from agnosticfl.data.federated import FederatedData
-from agnosticfl.engine.plan import LOSS_BATCH, Cohort
+from agnosticfl.engine.plan import Cohort, loss_batch
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ def bucket(number: int) -> int:
     """
     unit = 2 ** max(number.bit_length() - 3, 0)
     number = -(-number // unit) * unit
-    return -(-number // LOSS_BATCH) * LOSS_BATCH
+    return -(-number // loss_batch()) * loss_batch()
 
 
 def prefetched(make: Callable[[int], T], step: int = 1) -> Callable[[int], T]:

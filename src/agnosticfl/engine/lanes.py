@@ -2,8 +2,8 @@
 """Clients packed onto a few lanes: one compiled computation a round, lanes × |W| of memory.
 
 The batches of all clients are laid end to end on L lanes, longest client first. At each step all
-lanes do one batch side by side; at a client's first batch its lane goes back to w_{t-1}, and at its
-last one its contribution is added to the one sum. Nothing grows with the cohort but its index plan.
+lanes do one batch side by side; at a client's last batch its contribution is added to the one sum,
+and its lane goes back to w_{t-1} for the next one. Nothing grows with the cohort but its plan.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,6 @@ class LocalStep(NamedTuple):
     size: Array  # number of examples, from 0 (no step at all) to B
     epoch: Array
     batch: Array
-    first: Array
     last: Array
 
 
@@ -132,23 +131,30 @@ def train(
     )
     start = (params, work.optimizer.init(params))
 
-    def one_lane(lane: Any, slot: Array, place: LocalStep) -> tuple[Any, Any, Array]:
-        before, state = tree.select(place.first, start, lane)
+    def one_lane(lane: Any, slot: Array, place: LocalStep) -> Any:
         key = step_key(keys[slot], place.epoch, place.batch)
         batch = batch_at(work, pool, cohort, place)
-        trained, opt_state = local_step(work, before, state, batch, alpha, stats.beta[slot], key)
-        delta = weighted_delta(params, trained, stats.beta[slot])
-        return (trained, opt_state), delta, tree.all_finite(delta)
+        return local_step(work, *lane, batch, alpha, stats.beta[slot], key)
 
     def step(s: Array, carry: Any) -> Any:
         lanes, total, usable = carry
         slot, place = layout.slot[s], jax.tree.map(lambda leaf: leaf[s], places)
-        lanes, delta, finite = jax.vmap(one_lane)(lanes, slot, place)
-        failed = (place.last & ~finite)[:, None] & (slot[:, None] == jnp.arange(len(usable))[None])
-        usable &= ~jnp.any(failed, axis=0)
-        added = place.last & usable[slot]
-        total = jax.tree.map(lambda t, d: t + _sum_where(added, d), total, delta)
-        return lanes, total, usable
+        lanes = jax.vmap(one_lane)(lanes, slot, place)
+
+        def finish(lanes: Any, total: Params, usable: Array) -> Any:
+            """Adds what clients at their last step contribute; their lanes go back to w_{t-1}."""
+            delta = jax.vmap(weighted_delta, (None, 0, 0))(params, lanes[0], stats.beta[slot])
+            failed = place.last & ~jax.vmap(tree.all_finite)(delta)
+            mine = slot[:, None] == jnp.arange(len(usable))[None]
+            usable &= ~jnp.any(failed[:, None] & mine, axis=0)
+            added = place.last & usable[slot]
+            total = jax.tree.map(lambda t, d: t + _sum_where(added, d), total, delta)
+            return jax.vmap(tree.select, (0, None, 0))(place.last, start, lanes), total, usable
+
+        def go_on(*carry: Any) -> Any:
+            return carry
+
+        return jax.lax.cond(jnp.any(place.last), finish, go_on, lanes, total, usable)
 
     width = layout.slot.shape[1]
     lanes = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (width, *leaf.shape)), start)
@@ -171,7 +177,6 @@ def local_step_at(work: ClientWork, cohort: Cohort, slot: Array, number: Array) 
         size=jnp.where(real, jnp.minimum(size - batch * work.batch_size, work.batch_size), 0),
         epoch=epoch,
         batch=batch,
-        first=number == 0,
         last=real & (number == work.epochs * batches - 1),
     )
 

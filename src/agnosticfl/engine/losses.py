@@ -9,7 +9,7 @@ from jax import Array
 
 from agnosticfl.client import client_weight
 from agnosticfl.engine.feed import Pool
-from agnosticfl.engine.plan import LOSS_BATCH, Cohort
+from agnosticfl.engine.plan import Cohort, loss_batch
 from agnosticfl.model import Model, Params
 
 
@@ -36,7 +36,7 @@ def client_stats(
 
 def num_loss_batches(cohort: Cohort) -> Any:
     """How many batches hold the cohort's examples."""
-    return -(-cohort.offsets[-1] // LOSS_BATCH)
+    return -(-cohort.offsets[-1] // loss_batch())
 
 
 def batch_loss(
@@ -44,7 +44,7 @@ def batch_loss(
 ) -> Array:
     """[c, p] what batch `number` of the loss pass adds to each L^k_i; dropout is off."""
     rows, owner = (
-        jax.lax.dynamic_slice_in_dim(leaf, number * LOSS_BATCH, LOSS_BATCH)
+        jax.lax.dynamic_slice_in_dim(leaf, number * loss_batch(), loss_batch())
         for leaf in (cohort.rows, cohort.owner)
     )
     examples = {name: values[rows] for name, values in pool.examples.items()}

@@ -7,16 +7,16 @@ arrays have the size of the largest possible cohort, so a round is compiled once
 `offsets` and `steps` say how much of them is used, so filling costs nothing but its bytes.
 """
 
+import functools
 import math
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from agnosticfl.client import ClientWork
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.sampling import Sampler, example_order
-
-LOSS_BATCH = 256  # examples in one step of the loss pass
 
 
 class Cohort(NamedTuple):
@@ -126,7 +126,13 @@ def local_steps(plan: Planner, sizes: np.ndarray) -> np.ndarray:
 
 def most_examples(plan: Planner) -> int:
     """The examples of the largest possible cohort, in whole batches of the loss pass."""
-    return max(-(-int(plan.largest.sum()) // LOSS_BATCH), 1) * LOSS_BATCH
+    return max(-(-int(plan.largest.sum()) // loss_batch()), 1) * loss_batch()
+
+
+@functools.cache
+def loss_batch() -> int:
+    """Examples in one step of the loss pass: enough to keep the device busy."""
+    return 256 if jax.default_backend() == "cpu" else 1024
 
 
 def most_steps(plan: Planner, lanes: int) -> int:

@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,14 @@ from jax import Array
 from jax.nn import sigmoid
 
 from agnosticfl.model import Model
-from agnosticfl.models.language import DEFAULT_METRICS, Sizes, gates, language_model
+from agnosticfl.models.language import (
+    DEFAULT_METRICS,
+    Sizes,
+    before,
+    gates,
+    language_model,
+    over_time,
+)
 
 
 def cifg(
@@ -49,25 +57,57 @@ class CIFG(nnx.Module):
         return self.embedding.attend(h.swapaxes(0, 1))
 
 
+@jax.custom_vjp
 def cifg_layer(recurrent: Array, projection: Array, z: Array) -> Array:
-    """h_1 … h_T from the inputs' part of the gates z = W x + b, [T, n, 3 hidden]."""
-    hidden, narrow = projection.shape
-    start = jnp.zeros((z.shape[1], narrow), z.dtype), jnp.zeros((z.shape[1], hidden), z.dtype)
-    return jax.lax.scan(partial(cifg_cell, recurrent, projection), start, z)[1]
+    """h_1 … h_T from the inputs' part of the gates z = W x + b, [T, n, 3 hidden].
+
+    As in `lstm_layer`, the gradients of U and P are one product each over all time steps.
+    """
+    return _hidden(recurrent, projection, z, _nothing(projection, z))[0]
+
+
+def _nothing(projection: Array, z: Array) -> Array:
+    return jnp.zeros((*z.shape[:2], projection.shape[1]), z.dtype)
+
+
+def _hidden(recurrent: Array, projection: Array, z: Array, added: Array) -> tuple[Array, Array]:
+    start = tuple(jnp.zeros((z.shape[1], size), z.dtype) for size in reversed(projection.shape))
+    return over_time(partial(cifg_cell, recurrent, projection), start, (z, added))
+
+
+def _forward(recurrent: Array, projection: Array, z: Array) -> tuple[Array, Any]:
+    hidden = partial(_hidden, recurrent, projection)
+    (h, m), pullback = jax.vjp(hidden, z, _nothing(projection, z))
+    return h, (h, m, pullback)
+
+
+def _backward(kept: Any, d_h: Array) -> tuple[Array, Array, Array]:
+    h, m, pullback = kept
+    d_z, d_projected = pullback((d_h, jnp.zeros_like(m)))
+    d_recurrent = jnp.einsum("tni,tnj->ij", before(h), d_z)
+    return d_recurrent, jnp.einsum("tni,tnj->ij", m, d_projected), d_z
+
+
+cifg_layer.defvjp(_forward, _backward)
 
 
 def cifg_cell(
-    recurrent: Array, projection: Array, state: tuple[Array, Array], z: Array
-) -> tuple[tuple[Array, Array], Array]:
-    """One time step.
+    recurrent: Array,
+    projection: Array,
+    state: tuple[Array, Array],
+    inputs: tuple[Array, Array],
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """One time step: h_t and m_t. `added` is 0; its gradient is that of P m_t.
 
     f, g, o = z + U h_{t-1}
     c_t = σ(f) c_{t-1} + (1 − σ(f)) tanh(g)
-    h_t = P (σ(o) tanh(c_t))
+    m_t = σ(o) tanh(c_t)
+    h_t = P m_t
     """
-    h, c = state
+    (h, c), (z, added) = state, inputs
     f, g, o = jnp.split(z + h @ recurrent, 3, axis=-1)
     forget = sigmoid(f)
     c = forget * c + (1 - forget) * jnp.tanh(g)
-    h = (sigmoid(o) * jnp.tanh(c)) @ projection
-    return (h, c), h
+    m = sigmoid(o) * jnp.tanh(c)
+    h = m @ projection + added
+    return (h, c), (h, m)

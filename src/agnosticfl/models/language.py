@@ -7,6 +7,7 @@ A sentence is `tokens`, [length + 1] ids: 0 pad, 1 bos, 2 eos, K words from 3 on
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -99,3 +100,16 @@ def gates(sizes: Sizes, forget: Sequence[int], rngs: nnx.Rngs) -> nnx.Linear:
         bias_init=lambda _, __, dtype: jnp.repeat(jnp.array(forget, dtype), sizes.hidden),
         rngs=rngs,
     )
+
+
+def over_time(cell: Callable[..., Any], start: Any, inputs: Any) -> Any:
+    """What `cell`, (state, inputs_t) -> (state, out_t), gives at t = 1 … T, stacked.
+
+    On accelerators the loop is written out: its steps are so short that looping costs as much.
+    """
+    return jax.lax.scan(cell, start, inputs, unroll=jax.default_backend() != "cpu")[1]
+
+
+def before(h: Array) -> Array:
+    """h_0 … h_{T-1} from h_1 … h_T, where h_0 is 0."""
+    return jnp.concatenate([jnp.zeros_like(h[:1]), h[:-1]])

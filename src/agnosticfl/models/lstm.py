@@ -12,7 +12,14 @@ from jax import Array
 from jax.nn import sigmoid
 
 from agnosticfl.model import Model
-from agnosticfl.models.language import DEFAULT_METRICS, Sizes, gates, language_model
+from agnosticfl.models.language import (
+    DEFAULT_METRICS,
+    Sizes,
+    before,
+    gates,
+    language_model,
+    over_time,
+)
 
 
 def lstm(
@@ -54,10 +61,33 @@ def small(key: Array, shape: Sequence[int], dtype: Any) -> Array:
     return jax.random.uniform(key, shape, dtype, -0.05, 0.05)
 
 
+@jax.custom_vjp
 def lstm_layer(recurrent: Array, z: Array) -> Array:
-    """h_1 … h_T from the inputs' part of the gates z = W x + b, [T, n, 4 hidden]."""
+    """h_1 … h_T from the inputs' part of the gates z = W x + b, [T, n, 4 hidden].
+
+    Its gradient is that of the formulas, but for U it is one product over all time steps: one a
+    step would add |U| numbers to memory each time.
+    """
+    return _hidden(recurrent, z)
+
+
+def _hidden(recurrent: Array, z: Array) -> Array:
     start = jnp.zeros((z.shape[1], recurrent.shape[0]), z.dtype)
-    return jax.lax.scan(partial(lstm_cell, recurrent), (start, start), z)[1]
+    return over_time(partial(lstm_cell, recurrent), (start, start), z)
+
+
+def _forward(recurrent: Array, z: Array) -> tuple[Array, Any]:
+    h, pullback = jax.vjp(partial(_hidden, recurrent), z)
+    return h, (h, pullback)
+
+
+def _backward(kept: Any, d_h: Array) -> tuple[Array, Array]:
+    h, pullback = kept
+    (d_z,) = pullback(d_h)  # also the gradient of U h_{t-1}, which is added to z
+    return jnp.einsum("tni,tnj->ij", before(h), d_z), d_z
+
+
+lstm_layer.defvjp(_forward, _backward)
 
 
 def lstm_cell(
