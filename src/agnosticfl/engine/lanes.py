@@ -14,22 +14,21 @@ import jax.numpy as jnp
 from jax import Array
 
 from agnosticfl import tree
+from agnosticfl.channel import is_plain
 from agnosticfl.client import (
     Batch,
-    ClientSum,
     ClientWork,
     local_step,
     step_key,
-    weighted_delta,
 )
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.engine import feed, plan
 from agnosticfl.engine.feed import Pool
 from agnosticfl.engine.losses import ClientStats, client_stats
 from agnosticfl.engine.plan import Cohort, Layout, Planner
-from agnosticfl.engine.seam import Blocks, Engine, client_key
+from agnosticfl.engine.seam import Blocks, Broadcast, Engine, client_key
+from agnosticfl.engine.summing import as_one_sum, client_by_client
 from agnosticfl.errors import check
-from agnosticfl.model import Params
 from agnosticfl.sampling import Sampler
 
 TINY = 4096  # numbers of a model that trains faster than it is called
@@ -74,9 +73,9 @@ def lanes(
         layout = tree.row(plan.layouts(planner, stacked, number), 0)
         return jax.device_put(Packed(*feed.placed(data, pool, tree.row(stacked, 0)), layout))
 
-    def sum_over_clients(params: Params, alpha: Array, packed: Packed) -> ClientSum:
-        stats = client_stats(work.model, params, alpha, packed.pool, packed.cohort)
-        return train(work, params, alpha, packed, stats, seed)
+    def sum_over_clients(sent: Broadcast, packed: Packed) -> Any:
+        stats = client_stats(work.model, sent.params, sent.alpha, packed.pool, packed.cohort)
+        return train(work, sent, packed, stats, seed)
 
     rounds = min(MOST_ROUNDS, BLOCK_EXAMPLES // plan.most_examples(planner))
     blocks = None
@@ -121,43 +120,34 @@ def compile_block(round: Callable[[Any, Packed], tuple[Any, Any]]) -> Any:
     return block
 
 
-def train(
-    work: ClientWork, params: Params, alpha: Array, packed: Packed, stats: ClientStats, seed: int
-) -> ClientSum:
+def train(work: ClientWork, sent: Broadcast, packed: Packed, stats: ClientStats, seed: int) -> Any:
     """The training pass: Σ_k over the clients of the cohort."""
     pool, cohort, layout = packed
+    params, alpha, _ = sent
     keys = jax.vmap(lambda k: client_key(seed, cohort.round, k))(cohort.clients)
     places = jax.vmap(jax.vmap(lambda k, n: local_step_at(work, cohort, k, n)))(
         layout.slot, layout.number
     )
     start = (params, work.optimizer.init(params))
+    summing = as_one_sum if is_plain(work.channel) else client_by_client
+    zero, add, finish = summing(work, sent, cohort, stats, keys)
 
-    def one_lane(lane: Any, slot: Array, place: LocalStep) -> tuple[Any, Any, Array]:
+    def one_lane(lane: Any, slot: Array, place: LocalStep) -> tuple[Any, Any]:
         before, state = tree.select(place.first, start, lane)
         key = step_key(keys[slot], place.epoch, place.batch)
         batch = batch_at(work, pool, cohort, place)
-        trained, opt_state = local_step(work, before, state, batch, alpha, stats.beta[slot], key)
-        delta = weighted_delta(params, trained, stats.beta[slot])
-        return (trained, opt_state), delta, tree.all_finite(delta)
+        return local_step(work, before, state, batch, alpha, stats.beta[slot], key)
 
     def step(s: Array, carry: Any) -> Any:
-        lanes, total, usable = carry
+        lanes, total = carry
         slot, place = layout.slot[s], jax.tree.map(lambda leaf: leaf[s], places)
-        lanes, delta, finite = jax.vmap(one_lane)(lanes, slot, place)
-        failed = (place.last & ~finite)[:, None] & (slot[:, None] == jnp.arange(len(usable))[None])
-        usable &= ~jnp.any(failed, axis=0)
-        added = place.last & usable[slot]
-        total = jax.tree.map(lambda t, d: t + _sum_where(added, d), total, delta)
-        return lanes, total, usable
+        lanes = jax.vmap(one_lane)(lanes, slot, place)
+        return lanes, add(total, lanes[0], slot, place.last)
 
     width = layout.slot.shape[1]
     lanes = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (width, *leaf.shape)), start)
-    usable = jax.vmap(tree.all_finite)(stats)
-    carry = (lanes, jax.tree.map(jnp.zeros_like, params), usable)
-    _, total, usable = jax.lax.fori_loop(0, layout.steps, step, carry)
-    sums = jax.tree.map(lambda leaf: _sum_where(usable, leaf), stats)
-    left_out = jnp.sum(jnp.where(usable, 0.0, 1.0))
-    return ClientSum(total, sums.beta, sums.domain_loss, sums.domain_count, left_out)
+    _, total = jax.lax.fori_loop(0, layout.steps, step, (lanes, zero))
+    return finish(total)
 
 
 def local_step_at(work: ClientWork, cohort: Cohort, slot: Array, number: Array) -> LocalStep:
@@ -185,9 +175,3 @@ def batch_at(work: ClientWork, pool: Pool, cohort: Cohort, place: LocalStep) -> 
     rows = cohort.rows[place.start + jnp.minimum(number, jnp.maximum(place.size - 1, 0))]
     examples = {name: values[rows] for name, values in pool.examples.items()}
     return Batch(examples, pool.domain[rows], (number < place.size).astype(jnp.float32))
-
-
-def _sum_where(condition: Array, leaf: Array) -> Array:
-    """Σ over the first axis of those numbers for which `condition` holds."""
-    wanted = condition.reshape(-1, *(1,) * (leaf.ndim - 1))
-    return jnp.sum(jnp.where(wanted, leaf, jnp.zeros_like(leaf)), axis=0)
