@@ -17,7 +17,7 @@ from jax import Array
 from agnosticfl import from_nnx, sampling
 from agnosticfl.client import ClientSum, ClientWork
 from agnosticfl.data import FederatedData
-from agnosticfl.engine import ENGINES, feed, lanes
+from agnosticfl.engine import ENGINES, Broadcast, feed, lanes
 from agnosticfl.model import Model
 from tests.problems import quadratic, random_federated
 
@@ -43,7 +43,8 @@ def sums(engine: str, work: ClientWork, data: FederatedData, cohort: int, seed: 
     seam = ENGINES[engine](work, data, sampler, seed)
     params = work.model.init(jax.random.key(seed))
     alpha = jnp.linspace(0.1, 0.5, work.num_domains)
-    return seam.compile(seam.sum_over_clients)(params, alpha, seam.cohort(seed % 7 + 1))
+    sent = Broadcast(params, alpha)
+    return seam.compile(seam.sum_over_clients)(sent, seam.cohort(seed % 7 + 1))
 
 
 @pytest.mark.parametrize("engine", OTHERS)

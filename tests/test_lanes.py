@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agnosticfl import agnostic_fedavg, from_functions, sampling, tree
 from agnosticfl.client import ClientWork
-from agnosticfl.engine import EngineBuilder, feed, lanes, padded, plan, steps
+from agnosticfl.engine import Broadcast, EngineBuilder, feed, lanes, padded, plan, steps
 from agnosticfl.engine.auto import has_convolution
 from agnosticfl.errors import BadInput
 from agnosticfl.sampling import example_order
@@ -102,7 +102,7 @@ def test_memory_does_not_grow_with_the_cohort():
     def needed(clients: int) -> int:
         engine = lanes(work, data, sampling.uniform(60, clients, 0), 0, lanes=3)
         compiled = jax.jit(engine.sum_over_clients).lower(
-            model.init(jax.random.key(0)), jnp.ones(3), engine.cohort(1)
+            Broadcast(model.init(jax.random.key(0)), jnp.ones(3)), engine.cohort(1)
         )
         memory = compiled.compile().memory_analysis()
         assert memory is not None

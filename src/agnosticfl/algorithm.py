@@ -14,10 +14,11 @@ from jax import Array
 
 from agnosticfl import engine as engines
 from agnosticfl import tree
-from agnosticfl.client import ClientWork, check_work
+from agnosticfl.channel import PLAIN, Channel, ChannelBuilder, Report, plain
+from agnosticfl.client import ClientWork, check_work, contribution_shapes
 from agnosticfl.cohorts import Cohorts, uniform_cohorts
 from agnosticfl.data.federated import FederatedData, only_domain
-from agnosticfl.engine import Blocks, EngineBuilder, SumOverClients
+from agnosticfl.engine import Blocks, Broadcast, EngineBuilder, SumOverClients, server_key
 from agnosticfl.errors import check
 from agnosticfl.model import Model
 from agnosticfl.server import (
@@ -48,6 +49,7 @@ class RoundInfo(NamedTuple):
     update_norm: Array  # ‖w_{t-1} − w_t‖
     left_out: Array  # clients whose contribution was not finite
     step_taken: Array  # False if there was nothing to step with, or the step was not finite
+    channel: Report  # what the channel has to say of the round
 
 
 class Algorithm(NamedTuple):
@@ -57,6 +59,7 @@ class Algorithm(NamedTuple):
     cohort: Callable[[int], Any]  # t -> what the clients of C_t bring to round t
     round: Callable[[ServerState, Any], tuple[ServerState, RoundInfo]]
     clients_per_round: int  # c
+    channel: Channel = PLAIN
     # If not None: state -> the states and infos of the next rounds, stacked: the same, faster.
     block: Callable[[ServerState], tuple[ServerState, RoundInfo]] | None = None
 
@@ -65,12 +68,17 @@ def agnostic_round(
     sum_over_clients: SumOverClients,
     server_optimizer: optax.GradientTransformation,
     weight_rule: WeightRule,
+    channel: Channel = PLAIN,
+    seed: int = 0,
 ) -> Callable[[ServerState, Any], tuple[ServerState, RoundInfo]]:
     """Procedure SERVER of Algorithm 1: the body of its loop over rounds t."""
 
     def round(state: ServerState, cohort: Any) -> tuple[ServerState, RoundInfo]:
         alpha = domain_scaling(state.domain_weights, state.window.mean)  # α = λ / mean_r N
-        total = sum_over_clients(state.params, alpha, cohort)  # Σ_k (β^k Δ^k, β^k, L^k, N^k)
+        encoded = sum_over_clients(Broadcast(state.params, alpha, state.channel), cohort)
+        key = server_key(seed, state.round + 1)
+        total, next_channel, report = channel.decode(state.channel, encoded, key)
+        # `total` is Σ_k (β^k Δ^k, β^k, L^k, N^k)
         mean_of = tree.divide(jnp.ones_like(total.beta), total.beta)
         delta = tree.scale(mean_of, total.weighted_delta)  # Σ_k β^k Δ^k / Σ_k β^k
         params, opt_state, taken = server_step(server_optimizer, delta, total.beta, state)  # w_t
@@ -87,8 +95,11 @@ def agnostic_round(
             update_norm=tree.norm(tree.subtract(state.params, params)),
             left_out=total.left_out,
             step_taken=taken,
+            channel=report,
         )
-        return ServerState(params, opt_state, weights, rule_state, window, state.round + 1), info
+        t = state.round + 1
+        after = ServerState(params, opt_state, weights, rule_state, window, t, next_channel)
+        return after, info
 
     return round
 
@@ -110,6 +121,7 @@ def agnostic_fedavg(
     seed: int = 0,
     cohorts: Cohorts | None = None,
     engine: EngineBuilder = engines.auto,
+    channel: ChannelBuilder = plain,
 ) -> Algorithm:
     """Agnostic Federated Averaging: min over w of the largest mean loss of any domain.
 
@@ -129,13 +141,15 @@ def agnostic_fedavg(
       seed: everything random (w_0, cohorts, order of examples, dropout) follows from it.
       cohorts: how the clients of a round are chosen; default `uniform_cohorts()`.
       engine: how the sum over clients is computed.
+      channel: what happens to a contribution on its way into the sum; see `channel`.
     """
     check(seed >= 0, f"seed is {seed}; it must be a whole number ≥ 0")
     server_optimizer = optax.sgd(1.0) if server_optimizer is None else server_optimizer
     weight_rule = exponentiated_gradient(0.01) if weight_rule is None else weight_rule
-    work = check_work(
-        ClientWork(model, client_optimizer, data.num_domains, batch_size, epochs, normalisation)
-    )
+    p = data.num_domains
+    way = channel(contribution_shapes(model, p))
+    work = ClientWork(model, client_optimizer, p, batch_size, epochs, normalisation, way)
+    check_work(work)
     sampler = (cohorts or uniform_cohorts())(data, clients_per_round, seed)
     seam = engine(work, data, sampler, seed)
 
@@ -148,11 +162,12 @@ def agnostic_fedavg(
             window_size,
             init_domain_weights,
             init_domain_count,
+            way.init(),
         )
 
-    round = agnostic_round(seam.sum_over_clients, server_optimizer, weight_rule)
+    round = agnostic_round(seam.sum_over_clients, server_optimizer, weight_rule, way, seed)
     block = None if seam.blocks is None else _block(seam.blocks, round)
-    return Algorithm(init, seam.cohort, seam.compile(round), clients_per_round, block)
+    return Algorithm(init, seam.cohort, seam.compile(round), clients_per_round, way, block)
 
 
 def _block(blocks: Blocks, round: Callable[..., Any]) -> Callable[[ServerState], Any]:

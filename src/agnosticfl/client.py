@@ -13,6 +13,7 @@ import optax
 from jax import Array
 
 from agnosticfl import tree
+from agnosticfl.channel import PLAIN, Channel, ClientSum
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.errors import check, choose
 from agnosticfl.model import Examples, Model, Params
@@ -35,16 +36,7 @@ class ClientWork(NamedTuple):
     batch_size: int  # B
     epochs: int = 1  # E
     normalisation: str = "client"  # of the local loss, see `local_loss`
-
-
-class ClientSum(NamedTuple):
-    """A client's contribution, or the sum of many: it can be added, sharded, masked or noised."""
-
-    weighted_delta: Params  # Σ_k β^k (w_{t-1} − w^k)
-    beta: Array  # Σ_k β^k
-    domain_loss: Array  # [p] Σ_k L^k_i, summed over examples, at w_{t-1}
-    domain_count: Array  # [p] Σ_k N^k_i
-    left_out: Array  # clients whose contribution was not finite; they add nothing else
+    channel: Channel = PLAIN  # what is done to a contribution before it is sent
 
 
 def take(data: FederatedData, rows: np.ndarray, mask: np.ndarray) -> Batch:
@@ -119,6 +111,16 @@ def step_key(client_key: Array, epoch: int | Array, step: int | Array) -> Array:
 def weighted_delta(params: Params, trained: Params, beta: Array) -> Params:
     """β^k (w_{t-1} − w^k)."""
     return tree.scale(beta, tree.subtract(params, trained))
+
+
+def contribution_shapes(model: Model, num_domains: int) -> ClientSum:
+    """Shapes and types of what a client contributes, for the builder of a channel."""
+
+    def zeros() -> ClientSum:
+        one, each = jnp.zeros(()), jnp.zeros(num_domains)
+        return ClientSum(model.init(jax.random.key(0)), one, each, each, one)
+
+    return jax.eval_shape(zeros)
 
 
 def contribution(

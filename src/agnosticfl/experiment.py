@@ -101,7 +101,7 @@ def _open_folder(config: Config, out: Path, resume: bool) -> None:
 def _rounds(
     config: Config, parts: Parts, look: Lookout, state: ServerState
 ) -> Iterator[tuple[ServerState, Record]]:
-    cost = ledger.bytes_per_client(state)
+    cost = ledger.bytes_per_client(state, parts.algorithm.channel)
     clients = parts.algorithm.clients_per_round
     rounds = range(int(state.round) + 1, config.rounds + 1)
     for t, (after, info, seconds) in zip(rounds, _played(parts.algorithm, state), strict=False):
@@ -165,6 +165,7 @@ def _numbers(info: RoundInfo) -> Record:
         "update_norm": float(info.update_norm),
         "left_out": int(info.left_out),
         "step_taken": bool(info.step_taken),
+        **{name: float(value) for name, value in info.channel.items()},
     }
 
 

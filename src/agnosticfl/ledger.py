@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from agnosticfl import tree
-from agnosticfl.client import ClientSum
+from agnosticfl.channel import Channel, ClientSum, is_plain, message_shapes
 from agnosticfl.server import ServerState
 
 
@@ -17,12 +17,15 @@ class Bytes(NamedTuple):
     up: int  # β^k Δ^k, β^k, L^k, N^k
 
 
-def bytes_per_client(state: ServerState) -> Bytes:
+def bytes_per_client(state: ServerState, channel: Channel) -> Bytes:
     """Sizes of the two messages between the server and one client."""
     w, alpha, scalar = state.params, state.domain_weights, np.zeros((), np.float32)
     reply = ClientSum(w, beta=scalar, domain_loss=alpha, domain_count=alpha, left_out=scalar)  # type: ignore[arg-type]
-    # `left_out` is the server's own tally: a client that is left out sends nothing usable.
-    return Bytes(tree.num_bytes((w, alpha)), tree.num_bytes(reply._replace(left_out=())))  # type: ignore[arg-type]
+    message = message_shapes(channel, reply)
+    if is_plain(channel):
+        # `left_out` is the server's own tally: a client that is left out sends nothing usable.
+        message = message._replace(left_out=())
+    return Bytes(tree.num_bytes((w, alpha, state.channel)), tree.num_bytes(message))
 
 
 def paper_bytes(state: ServerState, clients: int, agnostic: bool) -> int:

@@ -30,6 +30,7 @@ class ServerState(NamedTuple):
     rule_state: Any  # of the weight rule (log λ_t for exponentiated gradient)
     window: Window
     round: Array  # t, the number of rounds done
+    channel: Any = ()  # state of the channel, sent down with w and α
 
 
 def init_state(
@@ -40,6 +41,7 @@ def init_state(
     window_size: int,
     domain_weights: Sequence[float] | None = None,
     domain_count: Sequence[float] | None = None,
+    channel: Any = (),
 ) -> ServerState:
     """The state before round 1.
 
@@ -47,6 +49,7 @@ def init_state(
       params: w_0.
       domain_weights: λ_0; uniform if None.
       domain_count: N_0, with which the window of `window_size` (r) starts; ones if None.
+      channel: the channel's first state.
     """
     check(num_domains >= 1, f"number of domains (p) is {num_domains}; it must be at least 1")
     check(window_size >= 1, f"window size (r) is {window_size}; it must be at least 1")
@@ -69,6 +72,7 @@ def init_state(
         rule_state=weight_rule.init(jnp.asarray(weights)),
         window=Window(jnp.tile(first, (window_size, 1)), first),
         round=jnp.zeros((), jnp.int32),
+        channel=channel,
     )
 
 

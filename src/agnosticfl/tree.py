@@ -21,12 +21,17 @@ def scale(factor: Array, tree: Any) -> Any:
     return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, tree)
 
 
+def add(a: Any, b: Any) -> Any:
+    """a + b."""
+    return jax.tree.map(jnp.add, a, b)
+
+
 def subtract(a: Any, b: Any) -> Any:
     """a − b."""
     return jax.tree.map(jnp.subtract, a, b)
 
 
-def row(tree: Any, number: int) -> Any:
+def row(tree: Any, number: int | Array) -> Any:
     """`leaf[number]` of every leaf."""
     return jax.tree.map(lambda leaf: leaf[number], tree)
 

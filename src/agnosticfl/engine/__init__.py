@@ -8,7 +8,14 @@ from agnosticfl.engine.auto import auto
 from agnosticfl.engine.lanes import lanes
 from agnosticfl.engine.padded import padded
 from agnosticfl.engine.reference import reference
-from agnosticfl.engine.seam import Blocks, Engine, EngineBuilder, SumOverClients
+from agnosticfl.engine.seam import (
+    Blocks,
+    Broadcast,
+    Engine,
+    EngineBuilder,
+    SumOverClients,
+    server_key,
+)
 from agnosticfl.engine.steps import steps
 
 # What a task's `engine` can name.
@@ -25,6 +32,7 @@ __all__ = [
     "ENGINES",
     "WITH_LANES",
     "Blocks",
+    "Broadcast",
     "Engine",
     "EngineBuilder",
     "SumOverClients",
@@ -32,5 +40,6 @@ __all__ = [
     "lanes",
     "padded",
     "reference",
+    "server_key",
     "steps",
 ]

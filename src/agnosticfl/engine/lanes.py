@@ -14,22 +14,21 @@ import jax.numpy as jnp
 from jax import Array
 
 from agnosticfl import tree
+from agnosticfl.channel import is_plain
 from agnosticfl.client import (
     Batch,
-    ClientSum,
     ClientWork,
     local_step,
     step_key,
-    weighted_delta,
 )
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.engine import feed, plan
 from agnosticfl.engine.feed import Pool
 from agnosticfl.engine.losses import ClientStats, client_stats
 from agnosticfl.engine.plan import Cohort, Layout, Planner
-from agnosticfl.engine.seam import Blocks, Engine, client_key
+from agnosticfl.engine.seam import Blocks, Broadcast, Engine, client_key
+from agnosticfl.engine.summing import as_one_sum, client_by_client
 from agnosticfl.errors import check
-from agnosticfl.model import Params
 from agnosticfl.sampling import Sampler
 
 TINY = 4096  # numbers of a model that trains faster than it is called
@@ -73,9 +72,9 @@ def lanes(
         layout = tree.row(plan.layouts(planner, stacked, number), 0)
         return jax.device_put(Packed(*feed.placed(data, pool, tree.row(stacked, 0)), layout))
 
-    def sum_over_clients(params: Params, alpha: Array, packed: Packed) -> ClientSum:
-        stats = client_stats(work.model, params, alpha, packed.pool, packed.cohort)
-        return train(work, params, alpha, packed, stats, seed)
+    def sum_over_clients(sent: Broadcast, packed: Packed) -> Any:
+        stats = client_stats(work.model, sent.params, sent.alpha, packed.pool, packed.cohort)
+        return train(work, sent, packed, stats, seed)
 
     rounds = min(MOST_ROUNDS, BLOCK_EXAMPLES // plan.most_examples(planner))
     blocks = None
@@ -120,16 +119,17 @@ def compile_block(round: Callable[[Any, Packed], tuple[Any, Any]]) -> Any:
     return block
 
 
-def train(
-    work: ClientWork, params: Params, alpha: Array, packed: Packed, stats: ClientStats, seed: int
-) -> ClientSum:
+def train(work: ClientWork, sent: Broadcast, packed: Packed, stats: ClientStats, seed: int) -> Any:
     """The training pass: Σ_k over the clients of the cohort."""
     pool, cohort, layout = packed
+    params, alpha, _ = sent
     keys = jax.vmap(lambda k: client_key(seed, cohort.round, k))(cohort.clients)
     places = jax.vmap(jax.vmap(lambda k, n: local_step_at(work, cohort, k, n)))(
         layout.slot, layout.number
     )
     start = (params, work.optimizer.init(params))
+    summing = as_one_sum if is_plain(work.channel) else client_by_client
+    zero, add, finished = summing(work, sent, cohort, stats, keys)
 
     def one_lane(lane: Any, slot: Array, place: LocalStep) -> Any:
         key = step_key(keys[slot], place.epoch, place.batch)
@@ -137,33 +137,24 @@ def train(
         return local_step(work, *lane, batch, alpha, stats.beta[slot], key)
 
     def step(s: Array, carry: Any) -> Any:
-        lanes, total, usable = carry
+        lanes, total = carry
         slot, place = layout.slot[s], jax.tree.map(lambda leaf: leaf[s], places)
         lanes = jax.vmap(one_lane)(lanes, slot, place)
 
-        def finish(lanes: Any, total: Params, usable: Array) -> Any:
+        def finish(lanes: Any, total: Any) -> Any:
             """Adds what clients at their last step contribute; their lanes go back to w_{t-1}."""
-            delta = jax.vmap(weighted_delta, (None, 0, 0))(params, lanes[0], stats.beta[slot])
-            failed = place.last & ~jax.vmap(tree.all_finite)(delta)
-            mine = slot[:, None] == jnp.arange(len(usable))[None]
-            usable &= ~jnp.any(failed[:, None] & mine, axis=0)
-            added = place.last & usable[slot]
-            total = jax.tree.map(lambda t, d: t + _sum_where(added, d), total, delta)
-            return jax.vmap(tree.select, (0, None, 0))(place.last, start, lanes), total, usable
+            fresh = jax.vmap(tree.select, (0, None, 0))(place.last, start, lanes)
+            return fresh, add(total, lanes[0], slot, place.last)
 
         def go_on(*carry: Any) -> Any:
             return carry
 
-        return jax.lax.cond(jnp.any(place.last), finish, go_on, lanes, total, usable)
+        return jax.lax.cond(jnp.any(place.last), finish, go_on, lanes, total)
 
     width = layout.slot.shape[1]
     lanes = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (width, *leaf.shape)), start)
-    usable = jax.vmap(tree.all_finite)(stats)
-    carry = (lanes, jax.tree.map(jnp.zeros_like, params), usable)
-    _, total, usable = jax.lax.fori_loop(0, layout.steps, step, carry)
-    sums = jax.tree.map(lambda leaf: _sum_where(usable, leaf), stats)
-    left_out = jnp.sum(jnp.where(usable, 0.0, 1.0))
-    return ClientSum(total, sums.beta, sums.domain_loss, sums.domain_count, left_out)
+    _, total = jax.lax.fori_loop(0, layout.steps, step, (lanes, zero))
+    return finished(total)
 
 
 def local_step_at(work: ClientWork, cohort: Cohort, slot: Array, number: Array) -> LocalStep:
@@ -190,9 +181,3 @@ def batch_at(work: ClientWork, pool: Pool, cohort: Cohort, place: LocalStep) -> 
     rows = cohort.rows[place.start + jnp.minimum(number, jnp.maximum(place.size - 1, 0))]
     examples = {name: values[rows] for name, values in pool.examples.items()}
     return Batch(examples, pool.domain[rows], (number < place.size).astype(jnp.float32))
-
-
-def _sum_where(condition: Array, leaf: Array) -> Array:
-    """Σ over the first axis of those numbers for which `condition` holds."""
-    wanted = condition.reshape(-1, *(1,) * (leaf.ndim - 1))
-    return jnp.sum(jnp.where(wanted, leaf, jnp.zeros_like(leaf)), axis=0)

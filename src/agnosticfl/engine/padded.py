@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from agnosticfl.client import Batch, ClientSum, ClientWork, client_sum, take
+from agnosticfl.channel import sent_by_client
+from agnosticfl.client import Batch, ClientWork, client_sum, take
 from agnosticfl.data.federated import FederatedData
-from agnosticfl.engine.seam import Engine, client_key
-from agnosticfl.model import Params
+from agnosticfl.engine.seam import Broadcast, Engine, client_key
 from agnosticfl.sampling import Sampler, example_order
 
 
@@ -43,12 +43,13 @@ def padded(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -
         batches = take(data, rows, mask.astype(np.float32))
         return PaddedCohort(batches, clients.astype(np.int32), np.asarray(t, np.int32))
 
-    def sum_over_clients(params: Params, alpha: Array, cohort: PaddedCohort) -> ClientSum:
-        def one_client(batches: Batch, client: Array) -> ClientSum:
+    def sum_over_clients(sent: Broadcast, cohort: PaddedCohort) -> Any:
+        def one_client(batches: Batch, client: Array) -> Any:
             key = client_key(seed, cohort.round, client)
-            return client_sum(work, params, alpha, batches, key)
+            sums = client_sum(work, sent.params, sent.alpha, batches, key)
+            return sent_by_client(work.channel, sent.channel, sums, key)
 
         sums = jax.vmap(one_client)(cohort.batches, cohort.clients)
-        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), sums)
+        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0, dtype=leaf.dtype), sums)
 
     return Engine(cohort, sum_over_clients)

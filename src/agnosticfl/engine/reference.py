@@ -4,16 +4,15 @@
 Slow and obviously right. Every other engine must give the same `ClientSum`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
+from agnosticfl.channel import sent_by_client
 from agnosticfl.client import (
     Batch,
-    ClientSum,
     ClientWork,
     client_weight,
     contribution,
@@ -24,8 +23,7 @@ from agnosticfl.client import (
     take,
 )
 from agnosticfl.data.federated import FederatedData
-from agnosticfl.engine.seam import Engine, client_key
-from agnosticfl.model import Params
+from agnosticfl.engine.seam import Broadcast, Engine, client_key
 from agnosticfl.sampling import Sampler, example_order
 
 
@@ -43,7 +41,8 @@ def reference(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int
     def batch_of(rows: np.ndarray) -> Batch:
         return jax.tree.map(jnp.asarray, take(data, rows, np.ones(len(rows), np.float32)))
 
-    def one_client(params: Params, alpha: Array, t: int, client: int) -> ClientSum:
+    def one_client(sent: Broadcast, t: int, client: int) -> Any:
+        params, alpha, channel = sent
         size = int(data.sizes_of(np.array([client]))[0])
         order = example_order(seed, t, np.array([client]), np.array([size]), size)[0]
         rows = data.offsets[client] + order
@@ -61,10 +60,11 @@ def reference(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int
             for number, batch in enumerate(batches):
                 k = step_key(key, epoch, number)
                 trained, opt_state = step(work, trained, opt_state, batch, alpha, beta, k)
-        return contribution(params, trained, beta, loss, count)
+        sums = contribution(params, trained, beta, loss, count)
+        return sent_by_client(work.channel, channel, sums, key)
 
-    def sum_over_clients(params: Params, alpha: Array, cohort: Cohort) -> ClientSum:
-        sums = [one_client(params, alpha, cohort.round, int(k)) for k in cohort.clients]
+    def sum_over_clients(sent: Broadcast, cohort: Cohort) -> Any:
+        sums = [one_client(sent, cohort.round, int(k)) for k in cohort.clients]
         return jax.tree.map(lambda *leaves: sum(leaves[1:], start=leaves[0]), *sums)
 
     return Engine(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one seam of the program: how a round's `ClientSum` is obtained."""
+"""The one seam of the program: how a round's sum over clients is obtained."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -7,12 +7,25 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 from jax import Array
 
-from agnosticfl.client import ClientSum, ClientWork
+from agnosticfl.client import ClientWork
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.model import Params
 from agnosticfl.sampling import Sampler
 
-SumOverClients: TypeAlias = Callable[[Params, Array, Any], ClientSum]  # (w, α, cohort) -> Σ_k
+SERVER = 2**32 - 1  # what a round's key is folded with for the server; no client has this number
+
+
+class Broadcast(NamedTuple):
+    """What the server sends to every client of a cohort."""
+
+    params: Params  # w_{t-1}
+    alpha: Array  # [p] α_t
+    channel: Any = ()  # state of the channel
+
+
+# (what is sent down, cohort) -> Σ_k of what the clients' channel lets through; with a plain channel
+# that is the `ClientSum` itself.
+SumOverClients: TypeAlias = Callable[[Broadcast, Any], Any]
 
 
 class Blocks(NamedTuple):
@@ -40,3 +53,8 @@ EngineBuilder: TypeAlias = Callable[[ClientWork, FederatedData, Sampler, int], E
 def client_key(seed: int, t: int | Array, client: int | Array) -> Array:
     """The random key of client k in round t: the same in every engine."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), t), client)
+
+
+def server_key(seed: int, t: int | Array) -> Array:
+    """The random key of the server in round t, for the channel's decoding."""
+    return client_key(seed, t, SERVER)

@@ -13,7 +13,8 @@ import numpy as np
 from jax import Array
 
 from agnosticfl import tree
-from agnosticfl.client import ClientSum, ClientWork, contribution, local_step, step_key
+from agnosticfl.channel import sent_by_client, summand_zeros
+from agnosticfl.client import ClientWork, contribution, contribution_shapes, local_step, step_key
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.engine import feed, plan
 from agnosticfl.engine.feed import Pool
@@ -25,7 +26,7 @@ from agnosticfl.engine.losses import (
     with_weights,
 )
 from agnosticfl.engine.plan import Cohort
-from agnosticfl.engine.seam import Engine, client_key
+from agnosticfl.engine.seam import Broadcast, Engine, client_key
 from agnosticfl.model import Params
 from agnosticfl.sampling import Sampler
 
@@ -45,6 +46,7 @@ def steps(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) ->
     pool = feed.whole(data) if feed.fits(data) else None
     p = work.num_domains
     finish = jax.jit(with_weights)
+    shapes = contribution_shapes(work.model, p)
 
     def fed(t: int) -> Fed:
         cohort = tree.row(plan.cohorts(planner, range(t, t + 1)), 0)
@@ -71,25 +73,27 @@ def steps(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) ->
 
     @jax.jit
     def add(
-        total: ClientSum, params: Params, trained: Params, stats: ClientStats, slot: int
-    ) -> ClientSum:
+        total: Any, sent: Broadcast, trained: Params, stats: ClientStats, cohort: Cohort, slot: int
+    ) -> Any:
         own = tree.row(stats, slot)
-        more = contribution(params, trained, own.beta, own.domain_loss, own.domain_count)
-        return jax.tree.map(jnp.add, total, more)
+        more = contribution(sent.params, trained, own.beta, own.domain_loss, own.domain_count)
+        key = client_key(seed, cohort.round, cohort.clients[slot])
+        return tree.add(total, sent_by_client(work.channel, sent.channel, more, key))
 
-    def sum_over_clients(params: Params, alpha: Array, fed: Fed) -> ClientSum:
+    def sum_over_clients(sent: Broadcast, fed: Fed) -> Any:
+        params, alpha, _ = sent
         pool, cohort, loss_batches, local_steps = fed
         loss = jnp.zeros((len(cohort.clients), p))
         for number in range(loss_batches):
             loss = add_loss(loss, params, pool, cohort, number)
         stats = finish(alpha, loss, cohort)
         start = (params, work.optimizer.init(params))
-        total = ClientSum(*jax.tree.map(jnp.zeros_like, (params, alpha[0], alpha, alpha, alpha[0])))
+        total = summand_zeros(work.channel, shapes)
         for slot, steps in enumerate(local_steps):
             trained = start
             for number in range(steps):
                 trained = step(trained, alpha, stats.beta, pool, cohort, (slot, number))
-            total = add(total, params, trained[0], stats, slot)
+            total = add(total, sent, trained[0], stats, cohort, slot)
         return total
 
     return Engine(feed.prefetched(fed), sum_over_clients, compile=lambda round: round)
