@@ -66,6 +66,7 @@ class Config:
     evaluation_every: int = 0  # rounds between two looks at held-out clients; 0 for none
     evaluation_clients: int = 100  # held-out clients looked at, always the same
     evaluation_batch_size: int = 512
+    client_spread: bool = False  # at the end, also the variance over clients and their worst tenth
     checkpoint_every: int = 100  # rounds
 
 
@@ -200,7 +201,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 def _type_name(hint: Any) -> str:
     names = {int: "a whole number", float: "a number", str: "a string", dict: "a table"}
-    names |= {list: "a list of numbers", types.NoneType: "left out"}
+    names |= {list: "a list of numbers", bool: "true or false", types.NoneType: "left out"}
     parts = hint.__args__ if isinstance(hint, types.UnionType) else [hint]
     return " or ".join(names[typing.get_origin(part) or part] for part in parts)
 

@@ -21,8 +21,9 @@ from agnosticfl import __version__, checkpoint, ledger, tree
 from agnosticfl.algorithm import Algorithm, RoundInfo
 from agnosticfl.build import Parts, build
 from agnosticfl.config import Config, first_difference
+from agnosticfl.data import FederatedData, domain_counts
 from agnosticfl.errors import BadInput, check
-from agnosticfl.evaluate import evaluator, some_clients, worst_domain
+from agnosticfl.evaluate import Evaluation, evaluator, full_evaluator, some_clients, worst_domain
 from agnosticfl.files import read_json, write_json
 from agnosticfl.model import Params
 from agnosticfl.server import ServerState
@@ -177,13 +178,9 @@ def _small_params(state: ServerState) -> Record:
 def _summary(
     config: Config, parts: Parts, state: ServerState, records: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    splits = {"test": parts.data.test, "heldout": parts.data.heldout}
-    results = {
-        name: evaluator(parts.model, data, config.evaluation_batch_size)(state.params)
-        for name, data in splits.items()
-        if data is not None
-    }
-    worst = worst_domain(results["test"], config.metric)
+    results = _final_results(config, parts, state.params)
+    domains = {split: result.domains for split, result in results.items()}
+    worst = worst_domain(domains["test"], config.metric)
     last = records[-1]
     return {
         "task": config.task,
@@ -193,7 +190,13 @@ def _summary(
         "rounds": config.rounds,
         "domains": list(parts.data.train.domains),
         "domain_weights": last["domain_weights"],
-        **results,
+        **domains,
+        "overall": {split: result.overall for split, result in results.items()},
+        **_client_spread(results),
+        "examples": {
+            split: dict(zip(data.domains, domain_counts(data).tolist(), strict=True))
+            for split, data in _splits(parts).items()
+        },
         "worst_domain": worst.domain,
         "gap": worst.gap,
         "clients_left_out": sum(r["left_out"] for r in records),
@@ -209,6 +212,32 @@ def _summary(
         **_small_params(state),
         "environment": _environment(),
     }
+
+
+def _splits(parts: Parts) -> dict[str, FederatedData]:
+    splits = {"train": parts.data.train, "heldout": parts.data.heldout, "test": parts.data.test}
+    return {name: data for name, data in splits.items() if data is not None}
+
+
+def _final_results(config: Config, parts: Parts, params: Params) -> dict[str, Evaluation]:
+    """What the model is worth on all the clients that it was not trained on."""
+    return {
+        split: full_evaluator(
+            parts.model, data, config.evaluation_batch_size, spread=config.client_spread
+        )(params)
+        for split, data in _splits(parts).items()
+        if split != "train"
+    }
+
+
+def _client_spread(results: dict[str, Evaluation]) -> dict[str, Any]:
+    """Split -> metric -> how it differs between clients, if that was asked for."""
+    spreads = {
+        split: {metric: spread._asdict() for metric, spread in result.clients.items()}
+        for split, result in results.items()
+        if result.clients is not None
+    }
+    return {"clients": spreads} if spreads else {}
 
 
 def _environment() -> dict[str, Any]:
