@@ -2,6 +2,8 @@
 import base64
 import dataclasses
 import re
+import shutil
+import subprocess
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -261,3 +263,21 @@ def test_the_page_is_self_contained(tmp_path: Path):
     assert files == {f"{name}.{form}" for name in names for form in ("png", "svg")}
     assert "variance over clients" in (tmp_path / "table.md").read_text()
     assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 2
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_the_latex_table_compiles(tmp_path: Path):
+    table = grid(
+        r"a_b & 50 % of {λ} #1 ~ ^ \ <x|y>", ("–", "$x"), [[Entry("×"), Entry("1", 1, True)]]
+    )
+    text = (
+        r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{table}\end{document}"
+    )
+    (tmp_path / "table.tex").write_text(latex(table))
+    (tmp_path / "page.tex").write_text(text)
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "page.pdf").exists()

@@ -6,7 +6,7 @@ import json
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -152,6 +152,20 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | No
         if old.get(key) != new.get(key):
             return f"{key} was {json.dumps(old.get(key))} and is now {json.dumps(new.get(key))}"
     return None
+
+
+def flat(config: Config) -> dict[str, str]:
+    """All settings as text, by the dotted keys that `--set` takes."""
+
+    def walk(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+        for key, value in table.items():
+            if isinstance(value, dict):
+                yield from walk(value, f"{prefix}{key}.")
+            else:
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                yield prefix + key, text
+
+    return dict(walk(dataclasses.asdict(config)))
 
 
 def title(config: Config) -> str:

@@ -35,14 +35,10 @@ def print_report(comparison: Comparison, folder: Path) -> None:
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False)
 
 
-def watched_run(
-    config: Config, folder: Path, *, resume: bool, should_stop: Callable[[], bool]
-) -> dict[str, Any]:
-    """A run with its progress shown."""
+def watched_run(config: Config, folder: Path, **options: Any) -> dict[str, Any]:
+    """A run with its progress shown; `options` are those of `experiment.run`."""
     with watch(config) as on_round:
-        return run(
-            config, folder, resume=resume, on_round=on_round, say=messages, should_stop=should_stop
-        )
+        return run(config, folder, on_round=on_round, say=messages, **options)
 
 
 @contextlib.contextmanager

@@ -6,11 +6,12 @@ checkpoints/   the server state                tensorboard/   the same, as event
 summary.json   what came out; there only when the run is complete
 """
 
+import contextlib
 import dataclasses
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,7 +28,8 @@ from agnosticfl.evaluate import Evaluation, evaluator, full_evaluator, some_clie
 from agnosticfl.files import read_json, write_json
 from agnosticfl.model import Params
 from agnosticfl.server import ServerState
-from agnosticfl.tracking import Record, Tracker, read_records
+from agnosticfl.trackers import tracker
+from agnosticfl.tracking import Record, Tracker, read_records, scalars
 
 Lookout: TypeAlias = Callable[[int, Params], Record]  # (t, w_t) -> what to add to the record
 
@@ -43,6 +45,7 @@ def run(
     out: Path,
     *,
     resume: bool = False,
+    track: Sequence[str] = (),
     on_round: Callable[[Record], Any] = lambda _: None,
     say: Callable[[str], Any] = lambda _: None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -52,10 +55,12 @@ def run(
     Args:
       resume: go on from the newest checkpoint in `out`, if there is one. The result has the same
         bits as a run that was never interrupted.
+      track: names of `trackers` to which the numbers go too.
       on_round: gets the record of each round (and, on a resume, nothing of earlier rounds).
       say: gets messages for the user.
       should_stop: asked after each round; if true, the state is saved and `Stopped` raised.
     """
+    starts = [tracker(name) for name in track]
     parts = build(config)
     look = _lookout(config, parts)
     state = parts.algorithm.init()
@@ -65,21 +70,24 @@ def run(
         return read_json(out / "summary.json")
     if resume:
         state = checkpoint.restore(out / "checkpoints", state, say) or state
-    tracker = Tracker(out, parts.data.train.domains, after_round=int(state.round))
-    try:
+    domains = parts.data.train.domains
+    with contextlib.ExitStack() as stack:
+        sinks = [stack.enter_context(start(config, out, say)) for start in starts]
+        book = Tracker(out, domains, int(state.round), sinks)
+        stack.callback(book.close)
         for latest, record in _rounds(config, parts, look, state):
             state = latest
-            tracker.write(record)
+            book.write(record)
             on_round(record)
             done, stop = record["round"] == config.rounds, should_stop()
             if done or stop or record["round"] % config.checkpoint_every == 0:
-                tracker.flush()
+                book.flush()
                 checkpoint.save(out / "checkpoints", state)
             if stop and not done:
                 raise Stopped(f"stopped after round {record['round']} of {config.rounds}")
-    finally:
-        tracker.close()
-    summary = _summary(config, parts, state, read_records(out))
+        summary = _summary(config, parts, state, read_records(out))
+        for sink in sinks:
+            sink(config.rounds, scalars({"test": summary["test"]}, domains))
     write_json(out / "summary.json", summary)
     return summary
 

@@ -2,15 +2,13 @@
 """`report.html`: one page that holds everything and needs no network."""
 
 import base64
-import dataclasses
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 from string import Template
-from typing import Any
 
+from agnosticfl.config import flat
 from agnosticfl.report.grid import Entry, Grid, grid
 from agnosticfl.report.plots import Plot, svg
 from agnosticfl.report.runs import Comparison
@@ -98,7 +96,7 @@ def _figure(plot: Plot) -> str:
 
 def _settings(comparison: Comparison) -> tuple[Grid, Grid]:
     """The settings in which the algorithms differ, and those they share."""
-    configs = [_flat(dataclasses.asdict(row.runs[0].config)) for row in comparison.rows]
+    configs = [flat(row.runs[0].config) for row in comparison.rows]
     keys = [key for key in dict.fromkeys(k for c in configs for k in c) if key != "seed"]
     texts = {key: [config.get(key, "–") for config in configs] for key in keys}
     same = {key: len(set(values)) == 1 for key, values in texts.items()}
@@ -111,18 +109,6 @@ def _settings(comparison: Comparison) -> tuple[Grid, Grid]:
         grid("Where the algorithms differ", ("setting", *titles), differing),
         grid("What they share", ("setting", "value"), shared),
     )
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Dotted keys, as `--set` takes them, and values as text."""
-    flat: dict[str, str] = {}
-    for key, value in table.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            flat[prefix + key] = text
-    return flat
 
 
 def _environment(comparison: Comparison) -> Grid:

@@ -13,7 +13,7 @@ VARIANCE = "variance over clients"
 
 class Column(NamedTuple):
     name: Entry
-    cells: list[Cell | None]  # one an algorithm
+    cells: Sequence[Cell | None]  # one an algorithm
     lower_is_better: bool
 
 
