@@ -13,7 +13,7 @@ demo: $(VENV)/.core
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: $(VENV)/.dev
+test-all: $(VENV)/.all
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.dev
@@ -39,3 +39,8 @@ $(VENV)/.core: pyproject.toml | $(BIN)/python
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@ $(VENV)/.core
+
+# The trackers of experiments too, which bring many packages of their own.
+$(VENV)/.all: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev,mlflow,wandb]'
+	touch $@ $(VENV)/.dev $(VENV)/.core

@@ -49,7 +49,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_run_prints_the_table_and_writes_the_report(uninterrupted: Path):
     names = {path.name for path in uninterrupted.iterdir()}
-    assert {"report.html", "table.md", "comparison.json", "plots"} <= names
+    assert {"report.html", "table.md", "table.tex", "comparison.json", "plots"} <= names
     assert {p.name for p in (uninterrupted / "plots").iterdir()} >= {"value.png", "weights.png"}
 
 
@@ -116,6 +116,7 @@ def test_compare_makes_the_paper_s_table_and_report_makes_it_again(tmp_path: Pat
         ),
         (("compare", "toy", "--target", "nobody"), "unknown domain 'nobody'"),
         (("compare", "toy", "--seeds", "0"), "number of seeds is 0; it must be at least 1"),
+        (("run", "toy", "--track", "tensorbord"), "unknown tracker 'tensorbord'"),
         (("report", "nowhere"), "nowhere is not a folder"),
     ],
 )

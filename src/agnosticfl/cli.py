@@ -30,6 +30,10 @@ Sets = Annotated[
 ]
 Target = Annotated[str | None, typer.Option(help="Domain of FedAvg (target-only).")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(help="Send the numbers to mlflow or wandb as well; may be repeated."),
+]
 Out = Annotated[Path | None, typer.Option(help="Folder to write to; below runs/ by default.")]
 
 
@@ -42,12 +46,13 @@ def run(
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
     out: Out = None,
     sets: Sets = None,
+    track: Track = None,
     resume: Resume = False,
 ) -> None:
     """Train once and write a run folder."""
     from agnosticfl import config as configs
-    from agnosticfl import experiment, report
-    from agnosticfl.console import messages, print_report, stop_on_signals, watch
+    from agnosticfl import report
+    from agnosticfl.console import print_report, stop_on_signals, watched_run
 
     config = configs.resolve(task, algorithm, target, seed, rounds, sets or ())
     for setting in sets or ():
@@ -55,10 +60,8 @@ def run(
             configs.has_effect(config, setting), f"--set {setting} has no effect on {algorithm!r}"
         )
     folder = out or Path("runs") / f"{config.task}-{algorithm}-seed{seed}"
-    with stop_on_signals() as should_stop, watch(config) as on_round:
-        experiment.run(
-            config, folder, resume=resume, on_round=on_round, say=messages, should_stop=should_stop
-        )
+    with stop_on_signals() as should_stop:
+        watched_run(config, folder, resume=resume, track=track or (), should_stop=should_stop)
     print_report(report.write_report([folder], folder), folder)
 
 
@@ -70,6 +73,7 @@ def compare(
     rounds: Rounds = None,
     out: Out = None,
     sets: Sets = None,
+    track: Track = None,
     resume: Resume = False,
 ) -> None:
     """Run FedAvg (uniform), FedAvg (target-only) and AFA, and print the paper's table."""
@@ -82,7 +86,9 @@ def compare(
         comparison.compare(
             task,
             folder,
-            functools.partial(watched_run, resume=resume, should_stop=should_stop),
+            functools.partial(
+                watched_run, resume=resume, track=track or (), should_stop=should_stop
+            ),
             seeds=seeds,
             target=target,
             rounds=rounds,

@@ -6,7 +6,7 @@ import json
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,6 +66,7 @@ class Config:
     evaluation_every: int = 0  # rounds between two looks at held-out clients; 0 for none
     evaluation_clients: int = 100  # held-out clients looked at, always the same
     evaluation_batch_size: int = 512
+    client_spread: bool = False  # at the end, also the variance over clients and their worst tenth
     checkpoint_every: int = 100  # rounds
 
 
@@ -153,6 +154,20 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | No
     return None
 
 
+def flat(config: Config) -> dict[str, str]:
+    """All settings as text, by the dotted keys that `--set` takes."""
+
+    def walk(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+        for key, value in table.items():
+            if isinstance(value, dict):
+                yield from walk(value, f"{prefix}{key}.")
+            else:
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                yield prefix + key, text
+
+    return dict(walk(dataclasses.asdict(config)))
+
+
 def title(config: Config) -> str:
     """The algorithm as a table prints it."""
     return ALGORITHMS[config.algorithm].title.format(target=config.target)
@@ -200,7 +215,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 def _type_name(hint: Any) -> str:
     names = {int: "a whole number", float: "a number", str: "a string", dict: "a table"}
-    names |= {list: "a list of numbers", types.NoneType: "left out"}
+    names |= {list: "a list of numbers", bool: "true or false", types.NoneType: "left out"}
     parts = hint.__args__ if isinstance(hint, types.UnionType) else [hint]
     return " or ".join(names[typing.get_origin(part) or part] for part in parts)
 

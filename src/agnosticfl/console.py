@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from agnosticfl.config import Config, title
 from agnosticfl.experiment import Stopped, run
-from agnosticfl.report import Comparison, grids, terminal
+from agnosticfl.report import Comparison, tables, terminal
 from agnosticfl.tracking import Record
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal to draw a bar on
@@ -30,19 +30,15 @@ def messages(text: str) -> None:
 def print_report(comparison: Comparison, folder: Path) -> None:
     """The tables, and where the rest is."""
     console = Console(width=None if sys.stdout.isatty() else 160)
-    for grid in grids(comparison):
+    for grid in tables(comparison):
         console.print(terminal(grid))
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False)
 
 
-def watched_run(
-    config: Config, folder: Path, *, resume: bool, should_stop: Callable[[], bool]
-) -> dict[str, Any]:
-    """A run with its progress shown."""
+def watched_run(config: Config, folder: Path, **options: Any) -> dict[str, Any]:
+    """A run with its progress shown; `options` are those of `experiment.run`."""
     with watch(config) as on_round:
-        return run(
-            config, folder, resume=resume, on_round=on_round, say=messages, should_stop=should_stop
-        )
+        return run(config, folder, on_round=on_round, say=messages, **options)
 
 
 @contextlib.contextmanager

@@ -6,11 +6,12 @@ checkpoints/   the server state                tensorboard/   the same, as event
 summary.json   what came out; there only when the run is complete
 """
 
+import contextlib
 import dataclasses
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,12 +22,14 @@ from agnosticfl import __version__, checkpoint, ledger, tree
 from agnosticfl.algorithm import Algorithm, RoundInfo
 from agnosticfl.build import Parts, build
 from agnosticfl.config import Config, first_difference
+from agnosticfl.data import FederatedData, domain_counts
 from agnosticfl.errors import BadInput, check
-from agnosticfl.evaluate import evaluator, some_clients, worst_domain
+from agnosticfl.evaluate import Evaluation, evaluator, full_evaluator, some_clients, worst_domain
 from agnosticfl.files import read_json, write_json
 from agnosticfl.model import Params
 from agnosticfl.server import ServerState
-from agnosticfl.tracking import Record, Tracker, read_records
+from agnosticfl.trackers import tracker
+from agnosticfl.tracking import Record, Tracker, read_records, scalars
 
 Lookout: TypeAlias = Callable[[int, Params], Record]  # (t, w_t) -> what to add to the record
 
@@ -42,6 +45,7 @@ def run(
     out: Path,
     *,
     resume: bool = False,
+    track: Sequence[str] = (),
     on_round: Callable[[Record], Any] = lambda _: None,
     say: Callable[[str], Any] = lambda _: None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -51,10 +55,12 @@ def run(
     Args:
       resume: go on from the newest checkpoint in `out`, if there is one. The result has the same
         bits as a run that was never interrupted.
+      track: names of `trackers` to which the numbers go too.
       on_round: gets the record of each round (and, on a resume, nothing of earlier rounds).
       say: gets messages for the user.
       should_stop: asked after each round; if true, the state is saved and `Stopped` raised.
     """
+    starts = [tracker(name) for name in track]
     parts = build(config)
     look = _lookout(config, parts)
     state = parts.algorithm.init()
@@ -64,21 +70,24 @@ def run(
         return read_json(out / "summary.json")
     if resume:
         state = checkpoint.restore(out / "checkpoints", state, say) or state
-    tracker = Tracker(out, parts.data.train.domains, after_round=int(state.round))
-    try:
+    domains = parts.data.train.domains
+    with contextlib.ExitStack() as stack:
+        sinks = [stack.enter_context(start(config, out, say)) for start in starts]
+        book = Tracker(out, domains, int(state.round), sinks)
+        stack.callback(book.close)
         for latest, record in _rounds(config, parts, look, state):
             state = latest
-            tracker.write(record)
+            book.write(record)
             on_round(record)
             done, stop = record["round"] == config.rounds, should_stop()
             if done or stop or record["round"] % config.checkpoint_every == 0:
-                tracker.flush()
+                book.flush()
                 checkpoint.save(out / "checkpoints", state)
             if stop and not done:
                 raise Stopped(f"stopped after round {record['round']} of {config.rounds}")
-    finally:
-        tracker.close()
-    summary = _summary(config, parts, state, read_records(out))
+        summary = _summary(config, parts, state, read_records(out))
+        for sink in sinks:
+            sink(config.rounds, scalars({"test": summary["test"]}, domains))
     write_json(out / "summary.json", summary)
     return summary
 
@@ -178,13 +187,9 @@ def _small_params(state: ServerState) -> Record:
 def _summary(
     config: Config, parts: Parts, state: ServerState, records: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    splits = {"test": parts.data.test, "heldout": parts.data.heldout}
-    results = {
-        name: evaluator(parts.model, data, config.evaluation_batch_size)(state.params)
-        for name, data in splits.items()
-        if data is not None
-    }
-    worst = worst_domain(results["test"], config.metric)
+    results = _final_results(config, parts, state.params)
+    domains = {split: result.domains for split, result in results.items()}
+    worst = worst_domain(domains["test"], config.metric)
     last = records[-1]
     return {
         "task": config.task,
@@ -194,7 +199,13 @@ def _summary(
         "rounds": config.rounds,
         "domains": list(parts.data.train.domains),
         "domain_weights": last["domain_weights"],
-        **results,
+        **domains,
+        "overall": {split: result.overall for split, result in results.items()},
+        **_client_spread(results),
+        "examples": {
+            split: dict(zip(data.domains, domain_counts(data).tolist(), strict=True))
+            for split, data in _splits(parts).items()
+        },
         "worst_domain": worst.domain,
         "gap": worst.gap,
         "clients_left_out": sum(r["left_out"] for r in records),
@@ -210,6 +221,32 @@ def _summary(
         **_small_params(state),
         "environment": _environment(),
     }
+
+
+def _splits(parts: Parts) -> dict[str, FederatedData]:
+    splits = {"train": parts.data.train, "heldout": parts.data.heldout, "test": parts.data.test}
+    return {name: data for name, data in splits.items() if data is not None}
+
+
+def _final_results(config: Config, parts: Parts, params: Params) -> dict[str, Evaluation]:
+    """What the model is worth on all the clients that it was not trained on."""
+    return {
+        split: full_evaluator(
+            parts.model, data, config.evaluation_batch_size, spread=config.client_spread
+        )(params)
+        for split, data in _splits(parts).items()
+        if split != "train"
+    }
+
+
+def _client_spread(results: dict[str, Evaluation]) -> dict[str, Any]:
+    """Split -> metric -> how it differs between clients, if that was asked for."""
+    spreads = {
+        split: {metric: spread._asdict() for metric, spread in result.clients.items()}
+        for split, result in results.items()
+        if result.clients is not None
+    }
+    return {"clients": spreads} if spreads else {}
 
 
 def _environment() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from agnosticfl.files import finite, write_whole
 
 Record: TypeAlias = Mapping[str, Any]
+Sink: TypeAlias = Callable[[int, Mapping[str, float]], Any]  # (t, tag -> value)
 
 METRICS = "metrics.jsonl"
 
@@ -25,11 +26,14 @@ class Tracker:
     Starting after round t forgets the records of later rounds: they will come again.
     """
 
-    def __init__(self, folder: Path, domains: Sequence[str], after_round: int):
+    def __init__(
+        self, folder: Path, domains: Sequence[str], after_round: int, sinks: Sequence[Sink] = ()
+    ):
         kept = [r for r in read_records(folder) if r["round"] <= after_round]
         write_whole(folder / METRICS, "".join(map(_line, kept)))
         self._file = (folder / METRICS).open("a", encoding="utf-8", buffering=1)
         self._domains = domains
+        self._sinks = sinks
         self._events = EventFileWriter(str(folder / "tensorboard"))
         # TensorBoard then drops what an interrupted run wrote from this step on.
         start = SessionLog(status=SessionLog.START)
@@ -37,10 +41,13 @@ class Tracker:
 
     def write(self, record: Record) -> None:
         self._file.write(_line(record))
-        values = [Summary.Value(tag=t, simple_value=v) for t, v in self._scalars(record).items()]
+        numbers = scalars(record, self._domains)
+        values = [Summary.Value(tag=tag, simple_value=v) for tag, v in numbers.items()]
         self._events.add_event(
             Event(step=record["round"], wall_time=record["time"], summary=Summary(value=values))
         )
+        for sink in self._sinks:
+            sink(record["round"], numbers)
 
     def flush(self) -> None:
         """Puts what was written on the disk, before a checkpoint relies on it."""
@@ -51,24 +58,26 @@ class Tracker:
         self._file.close()
         self._events.close()
 
-    def _scalars(self, record: Record) -> dict[str, float]:
-        scalars: dict[str, float] = {}
-        for name, value in record.items():
-            if name in ("round", "time", "params"):
-                continue
-            if isinstance(value, list):
-                named = zip(self._domains, value, strict=True)
-                scalars |= {f"{name}/{domain}": v for domain, v in named if v is not None}
-            elif isinstance(value, dict):  # domain -> metric -> value
-                scalars |= {
-                    f"{name}/{metric}/{domain}": v
-                    for domain, values in value.items()
-                    for metric, v in values.items()
-                    if v is not None
-                }
-            else:
-                scalars[name] = float(value)
-        return scalars
+
+def scalars(record: Record, domains: Sequence[str]) -> dict[str, float]:
+    """The numbers of a record, each with a tag that says which."""
+    numbers: dict[str, float] = {}
+    for name, value in record.items():
+        if name in ("round", "time", "params"):
+            continue
+        if isinstance(value, list):
+            named = zip(domains, value, strict=True)
+            numbers |= {f"{name}/{domain}": v for domain, v in named if v is not None}
+        elif isinstance(value, dict):  # domain -> metric -> value
+            numbers |= {
+                f"{name}/{metric}/{domain}": v
+                for domain, values in value.items()
+                for metric, v in values.items()
+                if v is not None
+            }
+        else:
+            numbers[name] = float(value)
+    return numbers
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:

@@ -109,6 +109,14 @@ def only_domain(data: FederatedData, name: str) -> FederatedData:
     )
 
 
+def domain_counts(data: FederatedData) -> np.ndarray:
+    """Examples of each domain, [p], counted part by part: the array may be larger than memory."""
+    part, counts = 1 << 20, np.zeros(data.num_domains, np.int64)
+    for start in range(0, data.num_examples, part):
+        counts += np.bincount(data.domain[start : start + part], minlength=data.num_domains)
+    return counts
+
+
 def _domain_ids(
     column: np.ndarray, names: Sequence[str] | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -2,78 +2,117 @@
 """`report.html`: one page that holds everything and needs no network."""
 
 import base64
-import dataclasses
-import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 from string import Template
 
+from agnosticfl.config import flat
+from agnosticfl.report.grid import Entry, Grid, grid
 from agnosticfl.report.plots import Plot, svg
-from agnosticfl.report.runs import Comparison, Row
-from agnosticfl.report.table import Grid
+from agnosticfl.report.runs import Comparison
+
+# Plots that stand beside the tables of their own section.
+LOSSES, COUNTS = ("train", "heldout"), ("counts",)
 
 
-def page(comparison: Comparison, tables: Iterable[Grid], plots: Iterable[Plot]) -> str:
-    """The whole page."""
+def page(
+    comparison: Comparison, main: Iterable[Grid], details: Sequence[Grid], plots: Sequence[Plot]
+) -> str:
+    """The whole page; `details` are the tables of losses, counts and bytes."""
     template = (resources.files("agnosticfl") / "report" / "page.html").read_text(encoding="utf-8")
-    environment = comparison.rows[0].runs[0].summary["environment"]
+    losses, counts, ledger = map(_table, details)
+    own = (*LOSSES, *COUNTS)
+    differing, shared = _settings(comparison)
     return Template(template).substitute(
         title=escape(f"{comparison.task}: agnostic federated learning"),
-        tables="\n".join(map(_table, tables)),
-        figures="\n".join(map(_figure, plots)),
-        ledger=_table(_ledger(comparison)),
-        configs="\n".join(map(_config, comparison.rows)),
-        environment=_pre(environment),
+        lead=escape(_lead(comparison)),
+        tables="\n".join(map(_table, main)),
+        figures=_figures(plot for plot in plots if plot.name not in own),
+        losses=_figures(plot for plot in plots if plot.name in LOSSES) + losses,
+        counts=_figures(plot for plot in plots if plot.name in COUNTS) + counts,
+        ledger=ledger,
+        differing=_table(differing) if differing.rows else "",
+        shared=_table(shared),
+        environment=_table(_environment(comparison)),
     )
+
+
+def _lead(comparison: Comparison) -> str:
+    run = comparison.rows[0].runs[0]
+    seeds = max(len(row.runs) for row in comparison.rows)
+    numbers = (
+        (seeds, "seed"),
+        (run.config.rounds, "round"),
+        (len(comparison.domains), "domain"),
+        (run.summary.get("num_params"), "model parameter"),
+    )
+    return ", ".join(f"{n:,} {word}{'s' * (n != 1)}" for n, word in numbers if n is not None)
 
 
 def _table(grid: Grid) -> str:
-    head = "".join(f"<th>{escape(text)}</th>" for text in grid.header)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f"<td><b>{escape(t)}</b></td>" if best else f"<td>{escape(t)}</td>"
-            for t, best in zip(row, marks, strict=True)
-        )
-        + "</tr>\n"
-        for row, marks in zip(grid.rows, grid.best, strict=True)
+    head = "".join(
+        f'<th scope="col" aria-sort="none"><button type="button">{_text(entry)}</button></th>'
+        for entry in grid.header
     )
+    body = "\n".join(
+        f'<tr><th scope="row">{_text(row[0])}</th>{"".join(map(_cell, row[1:]))}</tr>'
+        for row in grid.rows
+    )
+    caption = escape(grid.caption)
     return (
-        f'<div class="wide"><table><caption>{escape(grid.caption)}</caption>'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
+        f'<p class="caption">{caption}</p>\n'
+        f'<div class="wide" role="region" tabindex="0" aria-label="{caption}">\n'
+        f'<table aria-label="{caption}"><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{body}\n</tbody></table></div>\n"
     )
+
+
+def _cell(entry: Entry) -> str:
+    known = entry.value is not None and math.isfinite(entry.value)
+    value = f' data-value="{entry.value}"' if known else ""
+    long = ' class="long"' if len(entry.text) > 24 else ""
+    return f"<td{value}{long}>{_text(entry)}</td>"
+
+
+def _text(entry: Entry) -> str:
+    return f"<b>{escape(entry.text)}</b>" if entry.bold else escape(entry.text)
+
+
+def _figures(plots: Iterable[Plot]) -> str:
+    return '<div class="figures">' + "\n".join(map(_figure, plots)) + "</div>\n"
 
 
 def _figure(plot: Plot) -> str:
     data = base64.b64encode(svg(plot)).decode()
+    width, height = (round(96 * inches) for inches in plot.figure.get_size_inches())
     caption = escape(plot.caption)
     return (
-        f'<figure><img id="{plot.name}" alt="{caption}" src="data:image/svg+xml;base64,{data}">'
-        f"<figcaption>{caption}</figcaption></figure>"
+        f'<figure><img id="{plot.name}" width="{width}" height="{height}" alt="{caption}"'
+        f' src="data:image/svg+xml;base64,{data}"><figcaption>{caption}</figcaption></figure>'
     )
 
 
-def _ledger(comparison: Comparison) -> Grid:
-    rows: list[list[str]] = []
-    for row in comparison.rows:
-        sizes = row.runs[0].summary["bytes"]
-        parts = (sizes["down_per_round"], sizes["up_per_round"])
-        numbers = (*parts, sum(parts), sizes["paper_per_round"])
-        rows.append([row.title, *(f"{n:,}" for n in numbers)])
-    return Grid(
-        "bytes a round, all clients together",
-        ["algorithm", "down", "up", "sum", "the paper's formula"],
-        rows,
-        [[False] * 5 for _ in rows],
+def _settings(comparison: Comparison) -> tuple[Grid, Grid]:
+    """The settings in which the algorithms differ, and those they share."""
+    configs = [flat(row.runs[0].config) for row in comparison.rows]
+    keys = [key for key in dict.fromkeys(k for c in configs for k in c) if key != "seed"]
+    texts = {key: [config.get(key, "–") for config in configs] for key in keys}
+    same = {key: len(set(values)) == 1 for key, values in texts.items()}
+    titles = [row.title for row in comparison.rows]
+    differing = [[Entry(k), *map(Entry, v)] for k, v in texts.items() if not same[k]]
+    shared = [[Entry(k), Entry(v[0])] for k, v in texts.items() if same[k]]
+    seeds = sorted({run.config.seed for row in comparison.rows for run in row.runs})
+    shared.append([Entry("seeds"), Entry(", ".join(map(str, seeds)))])
+    return (
+        grid("Where the algorithms differ", ("setting", *titles), differing),
+        grid("What they share", ("setting", "value"), shared),
     )
 
 
-def _config(row: Row) -> str:
-    config = dataclasses.asdict(row.runs[0].config)
-    config["seed"] = [run.config.seed for run in row.runs]
-    return f"<details><summary>{escape(row.title)}</summary>{_pre(config)}</details>"
-
-
-def _pre(value: object) -> str:
-    return f"<pre>{escape(json.dumps(value, indent=2, ensure_ascii=False))}</pre>"
+def _environment(comparison: Comparison) -> Grid:
+    runs = [run.summary["environment"] for row in comparison.rows for run in row.runs]
+    values = {key: dict.fromkeys(str(run.get(key, "–")) for run in runs) for key in runs[0]}
+    rows = [[Entry(key), Entry(", ".join(texts))] for key, texts in values.items()]
+    return grid("Where the runs were made", ("what", "value"), rows)

@@ -1,32 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Curves over rounds: what the model learned, and how λ moved."""
+"""Curves over rounds and bytes: every seed, their mean, and the band between the extremes."""
 
 import io
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
-from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from agnosticfl.evaluate import worst_domain
-from agnosticfl.report.runs import Comparison, Row, Run
+from agnosticfl.report.grid import byte_unit
+from agnosticfl.report.progress import Curve, ends, progress
+from agnosticfl.report.runs import Comparison, Row
 
 STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": "#e5e5e5",
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "figure.facecolor": "none",  # the page's, light or dark
+    "axes.facecolor": "none",
+    "grid.color": "#80808040",
     "font.size": 10,
     "legend.frameon": False,
     "svg.hashsalt": "agnosticfl",  # the same data gives the same file
-    "axes.prop_cycle": cycler(  # Okabe and Ito's colours, told apart by most colour-blind readers
-        color=["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000"]
-    ),
 }
+# Okabe and Ito's colours, told apart by most colour-blind readers; dashes help the others.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", "-.", (0, (1, 1)))
+WIDTH = 4.8  # inches: text of 10 points can still be read when a phone shows the whole width
+POINTS = 100  # on a curve; of more rounds, neighbours are averaged
+SETTLED = 0.1  # the part of a training that is left out when the range of an axis is chosen
+FIXED = ("proportional", "fixed")  # rules that do not look at losses
+
+# Coordinates of paths with more than two decimals: half of a file, and nothing to see.
+_PATH, _LONG = re.compile(rb' d="[^"]*"'), re.compile(rb"(\.\d\d)\d+")
 
 
 class Plot(NamedTuple):
@@ -35,101 +47,197 @@ class Plot(NamedTuple):
     figure: Figure
 
 
+class Line(NamedTuple):
+    """One quantity in the course of the training."""
+
+    label: str
+    number: int  # chooses colour and dashes, so that an algorithm keeps its own from plot to plot
+    x: list[np.ndarray]  # one a seed
+    y: list[np.ndarray]
+
+
+class Panel(NamedTuple):
+    """The lines in one pair of axes; figures have them one below the other."""
+
+    title: str
+    quantity: str
+    lines: list[Line]
+    limits: tuple[float, float] | None = None  # of y
+    level: float | None = None  # a horizontal line
+    log: bool = False
+
+
 def plots(comparison: Comparison) -> Iterator[Plot]:
     """The plots that these runs allow."""
     if "params" in comparison.rows[0].runs[0].summary:
-        yield _plot("value", "Learned value over training rounds", _draw_values, comparison)
-    yield _plot("weights", "Domain weights λ over training rounds", _draw_weights, comparison)
-    if _heldout(comparison.rows[0].runs[0])[0].size:
-        name = comparison.rows[0].runs[0].config.metric
-        caption = f"{name} of the worst domain on held-out clients over rounds"
-        yield _plot("heldout", caption[0].upper() + caption[1:], _draw_heldout, comparison)
-    yield _plot("worst", "Largest training loss of any domain over rounds", _draw_worst, comparison)
+        yield _values(comparison)
+    yield from _curves(comparison)
+    yield _weights(comparison)
+    yield from _losses(comparison)
+    yield _counts(comparison)
 
 
-def save_png(plot: Plot, folder: Path) -> None:
+def save(plot: Plot, folder: Path) -> None:
+    """As PNG, on white, and as SVG."""
     folder.mkdir(parents=True, exist_ok=True)
-    plot.figure.savefig(folder / f"{plot.name}.png", dpi=150)
+    plot.figure.savefig(folder / f"{plot.name}.png", dpi=150, facecolor="white")
+    (folder / f"{plot.name}.svg").write_bytes(svg(plot))
 
 
 def svg(plot: Plot) -> bytes:
     buffer = io.BytesIO()
     with mpl.rc_context(STYLE):
         plot.figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()
+    return _PATH.sub(lambda path: _LONG.sub(rb"\1", path[0]), buffer.getvalue())
 
 
-def _plot(
-    name: str, caption: str, draw: Callable[[Figure, Comparison], None], comparison: Comparison
-) -> Plot:
+def _values(comparison: Comparison) -> Plot:
+    lines = [_by_round(row, "params", 0, row.title, i) for i, row in enumerate(comparison.rows)]
+    return _plot("value", "Learned value w over rounds", [Panel("", "w", lines)])
+
+
+def _curves(comparison: Comparison) -> Iterator[Plot]:
+    """The paper's communication figure: the worst domain's metric over rounds, and over bytes."""
+    course = progress(comparison)
+    if not course.curves:
+        return
+    quantity = f"{course.metric} of the worst domain"
+    caption = f"{quantity[0].upper()}{quantity[1:]}, on {course.where}"
+    last = ends(comparison, course)
+    level = float(np.mean(list(last.values()))) if last else None
+    if level is not None:
+        caption += " (dotted: where FedAvg (uniform) ends)"
+
+    def panel(x: Callable[[Curve], np.ndarray]) -> Panel:
+        lines = [
+            Line(row.title, i, [_thin(x(c)) for c in curves], [_thin(c.values) for c in curves])
+            for i, row in enumerate(comparison.rows)
+            if (curves := course.curves.get(row.title))
+        ]
+        return Panel("", quantity, lines, _settled(lines), level)
+
+    most = max(float(c.bytes[-1]) for curves in course.curves.values() for c in curves)
+    size, name = byte_unit(most)
+    yield _plot("curves", f"{caption}, over rounds", [panel(lambda c: c.rounds)])
+    yield _plot(
+        "bytes",
+        f"{caption}, over bytes: all clients, both directions",
+        [panel(lambda c: c.bytes / size)],
+        x=f"communication ({name})",
+    )
+
+
+def _weights(comparison: Comparison) -> Plot:
+    rows = [r for r in comparison.rows if r.runs[0].config.weight_rule["name"] not in FIXED]
+    panels = [
+        Panel(row.title, "λ", _by_domain(comparison, row, "domain_weights"), limits=(0, 1))
+        for row in rows or comparison.rows[:1]
+    ]
+    return _plot("weights", "Domain weights λ over rounds", panels)
+
+
+def _losses(comparison: Comparison) -> Iterator[Plot]:
+    """Training and held-out losses, to be seen side by side: panel by panel on the same scale."""
+    train = {row.title: _by_domain(comparison, row, "loss") for row in comparison.rows}
+    heldout = {
+        row.title: [
+            Line(
+                domain,
+                i,
+                [run.series("round")[run.looks] for run in row.runs],
+                [run.heldout("loss")[:, i] for run in row.runs],
+            )
+            for i, domain in enumerate(comparison.domains)
+        ]
+        for row in comparison.rows
+        if all(run.looks for run in row.runs)
+    }
+    limits = _settled([line for some in (train, heldout) for ls in some.values() for line in ls])
+    for name, what, lines in (("train", "Training", train), ("heldout", "Held-out", heldout)):
+        if lines:
+            panels = [Panel(title, "loss", some, limits) for title, some in lines.items()]
+            yield _plot(name, f"{what} loss of each domain over rounds", panels)
+
+
+def _counts(comparison: Comparison) -> Plot:
+    row = next((row for row in comparison.rows if row.target is None), comparison.rows[0])
+    lines = _by_domain(comparison, row, "count")
+    means = [mean for line in lines if (mean := float(np.mean(line.y))) > 0]
+    uneven = max(means, default=1) > 20 * min(means, default=1)
+    caption = f"Examples of each domain in a round over rounds, {row.title}"
+    return _plot("counts", caption, [Panel("", "examples a round", lines, log=uneven)])
+
+
+def _by_domain(comparison: Comparison, row: Row, name: str) -> list[Line]:
+    return [_by_round(row, name, i, domain, i) for i, domain in enumerate(comparison.domains)]
+
+
+def _by_round(row: Row, name: str, column: int, label: str, number: int) -> Line:
+    rounds = [_thin(run.series("round")) for run in row.runs]
+    return Line(label, number, rounds, [_thin(run.series(name)[:, column]) for run in row.runs])
+
+
+def _thin(curve: np.ndarray) -> np.ndarray:
+    """At most `POINTS` points, each the mean of its neighbourhood."""
+    parts = np.array_split(curve, min(len(curve), POINTS))
+    return np.array([np.nan if np.isnan(part).all() else np.nanmean(part) for part in parts])
+
+
+def _settled(lines: Sequence[Line]) -> tuple[float, float] | None:
+    """The range of all values but those of the first rounds, which would make the rest flat."""
+    late = [
+        y[(x > SETTLED * x[-1]) & np.isfinite(y)]
+        for line in lines
+        for x, y in zip(line.x, line.y, strict=True)
+    ]
+    values = np.concatenate([*late, np.zeros(0)])
+    if not len(values):
+        return None
+    low, high = float(values.min()), float(values.max())
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return low - margin, high + margin
+
+
+def _plot(name: str, caption: str, panels: Sequence[Panel], x: str = "round") -> Plot:
+    labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
+    legend_rows = (len(labels) + 1) // 2
+    each = 2.8 if len(panels) == 1 else 2.1
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-        draw(figure, comparison)
+        figure = Figure((WIDTH, 0.4 + each * len(panels) + 0.2 * legend_rows), layout="constrained")
+        all_axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+        for axes, panel in zip(all_axes, panels, strict=True):
+            _draw(axes, panel)
+        all_axes[-1].set_xlabel(x)
+        handles = {
+            text: handle
+            for axes in all_axes
+            for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(handles.values(), handles, loc="outside upper left", ncols=2)
     return Plot(name, caption, figure)
 
 
-def _draw_values(figure: Figure, comparison: Comparison) -> None:
-    axes = figure.subplots()
-    for i, row in enumerate(comparison.rows):
-        _band(axes, _all(row), [run.series("params")[:, 0] for run in row.runs], row.title, i)
-    _label(axes, "w")
+def _draw(axes: Axes, panel: Panel) -> None:
+    for line in panel.lines:
+        _draw_line(axes, line)
+    if panel.level is not None:
+        axes.axhline(panel.level, color="#808080", linestyle=":", linewidth=1)
+    if panel.log:
+        axes.set_yscale("log")
+    if panel.limits:
+        axes.set_ylim(panel.limits)
+    axes.set_title(panel.title)
+    axes.set_ylabel(panel.quantity)
 
 
-def _draw_weights(figure: Figure, comparison: Comparison) -> None:
-    rows = [row for row in comparison.rows if row.runs[0].config.algorithm == "afa"]
-    row = (rows or comparison.rows)[0]
-    axes = figure.subplots()
-    for i, domain in enumerate(comparison.domains):
-        _band(axes, _all(row), [run.series("domain_weights")[:, i] for run in row.runs], domain, i)
-    axes.set_ylim(0, 1)
-    axes.set_title(row.title, loc="left", fontsize=10)
-    _label(axes, "λ")
-
-
-def _draw_worst(figure: Figure, comparison: Comparison) -> None:
-    axes = figure.subplots()
-    for i, row in enumerate(comparison.rows):
-        if row.runs[0].config.target is None:  # target-only training sees one domain alone
-            losses = [np.fmax.reduce(run.series("loss"), axis=1) for run in row.runs]
-            _band(axes, _all(row), losses, row.title, i)
-    axes.set_yscale("log")
-    _label(axes, "loss of the worst domain")
-
-
-def _draw_heldout(figure: Figure, comparison: Comparison) -> None:
-    axes = figure.subplots()
-    for i, row in enumerate(comparison.rows):
-        rounds = _heldout(row.runs[0])[0]
-        _band(axes, rounds, [_heldout(run)[1] for run in row.runs], row.title, i)
-    _label(axes, comparison.rows[0].runs[0].config.metric)
-
-
-def _heldout(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """The rounds in which held-out clients were looked at, and the worst domain's metric then."""
-    looks = [record for record in run.records if "heldout" in record]
-    values = [worst_domain(look["heldout"], run.config.metric).value for look in looks]
-    return np.array([look["round"] for look in looks]), np.array(values, np.float64)
-
-
-def _all(row: Row) -> np.ndarray:
-    return row.runs[0].series("round")
-
-
-def _band(
-    axes: Axes, rounds: np.ndarray, curves: list[np.ndarray], label: str, number: int
-) -> None:
-    """The mean over seeds, and the range between the lowest and the highest.
-
-    `number` chooses the colour, so that an algorithm keeps its own from plot to plot.
-    """
-    stacked = np.array(curves)
-    (line,) = axes.plot(rounds, stacked.mean(axis=0), label=label, color=f"C{number % 7}")
-    if len(curves) > 1:
-        low, high = stacked.min(axis=0), stacked.max(axis=0)
-        axes.fill_between(rounds, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-
-
-def _label(axes: Axes, quantity: str) -> None:
-    axes.set_xlabel("round")
-    axes.set_ylabel(quantity)
-    axes.legend()
+def _draw_line(axes: Axes, line: Line) -> None:
+    """All seeds thin, the range between the lowest and the highest pale, the mean on top."""
+    color, seeds = COLOURS[line.number % len(COLOURS)], np.array(line.y)
+    x = np.mean(line.x, axis=0)
+    if len(seeds) > 1:
+        low, high = seeds.min(axis=0), seeds.max(axis=0)
+        axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+        for own_x, y in zip(line.x, seeds, strict=True):
+            axes.plot(own_x, y, color=color, alpha=0.45, linewidth=0.6)
+    style = DASHES[line.number % len(DASHES)]
+    axes.plot(x, seeds.mean(axis=0), color=color, linestyle=style, linewidth=1.8, label=line.label)

@@ -2,6 +2,7 @@
 """Reading finished run folders, and putting those of one algorithm together."""
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agnosticfl.config import ALGORITHMS, Config, title
+from agnosticfl.config import ALGORITHMS, Config, first_difference, title
 from agnosticfl.errors import BadInput, check
 from agnosticfl.files import read_json
 from agnosticfl.metrics import kind
 from agnosticfl.tracking import read_records
+
+REFERENCE = "fedavg"  # the algorithm that others are measured against
 
 
 class Run(NamedTuple):
@@ -27,6 +30,16 @@ class Run(NamedTuple):
     def series(self, name: str) -> np.ndarray:
         """One value of every round, [rounds] or [rounds, p]; NaN where it is absent."""
         return np.array([record[name] for record in self.records], np.float64)
+
+    @property
+    def looks(self) -> list[int]:
+        """The numbers of the records with a look at held-out clients."""
+        return [i for i, record in enumerate(self.records) if "heldout" in record]
+
+    def heldout(self, metric: str) -> np.ndarray:
+        """The metric of each domain at each look, [looks, p]; NaN where it is absent."""
+        looks = [self.records[i]["heldout"].values() for i in self.looks]
+        return np.array([[values[metric] for values in look] for look in looks], np.float64)
 
 
 class Cell(NamedTuple):
@@ -44,13 +57,25 @@ class Row(NamedTuple):
     runs: list[Run]
     cells: dict[str, dict[str, Cell]]  # metric -> domain -> cell
     difference: dict[str, float]  # metric -> largest minus smallest domain mean
+    overall: dict[str, Cell]  # metric -> cell over all test examples
+    clients: dict[str, dict[str, Cell]]  # metric -> "variance", "worst_tenth" -> cell; if asked for
+
+    @property
+    def algorithm(self) -> str:
+        return self.runs[0].config.algorithm
+
+    @property
+    def target(self) -> str | None:
+        """The one domain that target-only training sees."""
+        return self.runs[0].config.target
 
 
 class Comparison(NamedTuple):
     task: str
     domains: list[str]
-    metrics: list[str]
+    metrics: list[str]  # the one that tells the worst domain first
     rows: list[Row]
+    harder: str | None  # the target's domain, or the one that FedAvg (uniform) serves worst
 
 
 def load_runs(folders: Iterable[Path]) -> list[Run]:
@@ -77,17 +102,39 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
     for name, group in groups.items():
         seeds = [run.config.seed for run in group]
         check(len(set(seeds)) == len(seeds), f"two runs of {name} have the same seed: {seeds}")
+        first, *others = [dataclasses.asdict(run.config) | {"seed": None} for run in group]
+        for other in others:
+            difference = first_difference(first, other)
+            check(
+                difference is None, f"runs of {name} differ in more than their seed: {difference}"
+            )
     domains: list[str] = runs[0].summary["domains"]
     metrics = list(runs[0].summary["test"][domains[0]])
-    return Comparison(
-        tasks[0], domains, metrics, [_row(n, g, domains, metrics) for n, g in groups.items()]
-    )
+    metrics.sort(key=lambda name: name != runs[0].config.metric)
+    known = {
+        m: [d for d in domains if any(run.summary["test"][d][m] is not None for run in runs)]
+        for m in metrics
+    }
+    rows = [_row(name, group, known) for name, group in groups.items()]
+    return Comparison(tasks[0], domains, metrics, rows, _harder(rows, metrics[0]))
 
 
 def worst(metric: str, cells: dict[str, Cell]) -> Cell:
     """The cell of the domain that is served worst."""
+    return cells[_worst_domain(metric, cells)]
+
+
+def _worst_domain(metric: str, cells: dict[str, Cell]) -> str:
     pick = min if kind(metric).higher_is_better else max
-    return pick(cells.values(), key=lambda cell: cell.mean)
+    return pick(cells, key=lambda domain: cells[domain].mean)
+
+
+def seeds_text(comparison: Comparison) -> str:
+    """What a caption says of the numbers below it."""
+    numbers = sorted({len(row.runs) for row in comparison.rows})
+    if numbers == [1]:
+        return ""
+    return f", mean (standard deviation) of {' to '.join(map(str, numbers))} seeds"
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -99,8 +146,8 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "algorithms": [
             {
                 "title": row.title,
-                "algorithm": row.runs[0].config.algorithm,
-                "target": row.runs[0].config.target,
+                "algorithm": row.algorithm,
+                "target": row.target,
                 "seeds": [run.config.seed for run in row.runs],
                 "test": {
                     metric: {domain: cell._asdict() for domain, cell in cells.items()}
@@ -108,6 +155,11 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
                 },
                 "worst": {m: worst(m, cells)._asdict() for m, cells in row.cells.items()},
                 "difference": row.difference,
+                "overall": {m: cell._asdict() for m, cell in row.overall.items()},
+                "clients": {
+                    m: {name: cell._asdict() for name, cell in cells.items()}
+                    for m, cells in row.clients.items()
+                },
                 "bytes": row.runs[0].summary["bytes"],
                 "config": dataclasses.asdict(row.runs[0].config),
             }
@@ -124,18 +176,48 @@ def _load(folder: Path) -> Run:
         raise BadInput(f"{folder} is not a readable run folder: {error}") from error
 
 
-def _row(name: str, runs: list[Run], domains: list[str], metrics: list[str]) -> Row:
-    cells = {m: _cells(runs, domains, m) for m in metrics}
-    means = {m: [cell.mean for cell in cells[m].values()] for m in metrics}
-    return Row(name, runs, cells, {m: max(means[m]) - min(means[m]) for m in metrics})
+def _harder(rows: list[Row], metric: str) -> str | None:
+    for row in rows:
+        if row.target is not None:
+            return row.target
+    uniform = [row for row in rows if row.algorithm == REFERENCE]
+    return _worst_domain(metric, uniform[0].cells[metric]) if uniform else None
 
 
-def _cells(runs: list[Run], domains: list[str], metric: str) -> dict[str, Cell]:
-    """A domain without test examples has no cell."""
-    values = {d: [run.summary["test"][d][metric] for run in runs] for d in domains}
-    return {d: _cell(v) for d, v in values.items() if None not in v}
+def _row(name: str, runs: list[Run], known: dict[str, list[str]]) -> Row:
+    cells = {
+        m: {d: _cell(m, [run.summary["test"][d][m] for run in runs]) for d in domains}
+        for m, domains in known.items()
+    }
+    means = {m: [cell.mean for cell in cells[m].values()] for m in known}
+    overall, clients = _on_test(runs, "overall"), _on_test(runs, "clients")
+    return Row(
+        name,
+        runs,
+        cells,
+        difference={m: max(means[m]) - min(means[m]) for m in known},
+        overall={m: _cell(m, [values[m] for values in overall]) for m in known if overall},
+        clients={
+            m: {name: _cell(m, [spreads[m][name] for spreads in clients]) for name in clients[0][m]}
+            for m in known
+            if clients and m in clients[0]
+        },
+    )
 
 
-def _cell(values: list[float]) -> Cell:
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return Cell(statistics.fmean(values), std, values)
+def _on_test(runs: list[Run], part: str) -> list[dict[str, Any]]:
+    """What the summaries say of all test examples or clients; empty unless all of them do."""
+    found = [run.summary[part]["test"] for run in runs if part in run.summary]
+    return found if len(found) == len(runs) else []
+
+
+def _cell(metric: str, values: Iterable[float | None]) -> Cell:
+    """A value that is missing where others have one was not finite: as bad as can be."""
+    bad = -math.inf if kind(metric).higher_is_better else math.inf
+    return cell([bad if value is None else value for value in values])
+
+
+def cell(values: list[float]) -> Cell:
+    """Mean and sample deviation."""
+    finite = len(values) > 1 and all(map(math.isfinite, values))
+    return Cell(statistics.fmean(values), statistics.stdev(values) if finite else None, values)

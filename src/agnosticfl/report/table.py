@@ -1,79 +1,86 @@
 # SPDX-License-Identifier: Apache-2.0
 """The paper's table: mean (standard deviation) for each domain, and the difference."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from rich.table import Table
-
 from agnosticfl.metrics import kind
-from agnosticfl.report.runs import Cell, Comparison, worst
+from agnosticfl.report.grid import Entry, Grid, number, places, plain
+from agnosticfl.report.runs import Cell, Comparison, Row, seeds_text, worst
+
+VARIANCE = "variance over clients"
 
 
-class Grid(NamedTuple):
-    """A table of strings; `best` marks the cells that are best in their column."""
-
-    caption: str
-    header: list[str]
-    rows: list[list[str]]
-    best: list[list[bool]]
+class Column(NamedTuple):
+    name: Entry
+    cells: Sequence[Cell | None]  # one an algorithm
+    lower_is_better: bool
 
 
-def grids(comparison: Comparison) -> list[Grid]:
-    """One table a metric."""
-    return [_grid(comparison, metric) for metric in comparison.metrics]
+def results(comparison: Comparison) -> list[Grid]:
+    """One table a metric, that of the task first."""
+    return [_results(comparison, metric) for metric in comparison.metrics]
 
 
-def markdown(grid: Grid) -> str:
-    """For `table.md`; the best of each column is bold."""
-    rows = [
-        [f"**{text}**" if best else text for text, best in zip(row, marks, strict=True)]
-        for row, marks in zip(grid.rows, grid.best, strict=True)
-    ]
-    rule = ["---", *["---:"] * (len(grid.header) - 1)]
-    lines = ["| " + " | ".join(cells) + " |" for cells in (grid.header, rule, *rows)]
-    return f"{grid.caption}\n\n" + "\n".join(lines) + "\n"
+def bold(column: Column, targeted: Sequence[bool], decimals: int) -> list[bool]:
+    """Where the paper prints bold: at the best of a column.
+
+    Where a model that was trained for one domain alone is best, the best of the models for all
+    domains is bold too (the paper's EMNIST table). What prints the same is marked the same.
+    """
+    means = {i: cell.mean for i, cell in enumerate(column.cells) if cell}
+    for_all = {i: mean for i, mean in means.items() if not targeted[i]}
+    pick = min if column.lower_is_better else max
+    marked: set[int] = set()
+    for rivals in (means, for_all):
+        if len(rivals) > 1:
+            best = plain(pick(rivals.values()), decimals)
+            marked |= {i for i, mean in rivals.items() if plain(mean, decimals) == best}
+    return [i in marked for i in range(len(column.cells))]
 
 
-def terminal(grid: Grid) -> Table:
-    """For the terminal."""
-    table = Table(title=grid.caption, title_justify="left")
-    for number, name in enumerate(grid.header):
-        table.add_column(name, justify="right" if number else "left")
-    for row, marks in zip(grid.rows, grid.best, strict=True):
-        table.add_row(*(f"[bold]{t}[/]" if b else t for t, b in zip(row, marks, strict=True)))
-    return table
-
-
-def _grid(comparison: Comparison, metric: str) -> Grid:
-    columns = [[row.cells[metric].get(d) for row in comparison.rows] for d in comparison.domains]
-    columns.append([worst(metric, row.cells[metric]) for row in comparison.rows])
-    lowest = not kind(metric).higher_is_better
-    differences = [row.difference[metric] for row in comparison.rows]
-    texts = [[_text(cell) for cell in column] for column in columns]
-    texts.append([f"{d:.3g}" for d in differences])
-    marks = [_best([c.mean if c else None for c in column], lowest) for column in columns]
-    marks.append(_best(list(differences), lowest=True))
-    seeds = len(comparison.rows[0].runs)
-    spread = f", mean (standard deviation) of {seeds} seeds" if seeds > 1 else ""
-    names = [row.title for row in comparison.rows]
+def _results(comparison: Comparison, metric: str) -> Grid:
+    columns = [c for c in _columns(comparison, metric) if any(c.cells)]
+    targeted = [row.target is not None for row in comparison.rows]
+    decimals = places(cell.mean for row in comparison.rows for cell in row.cells[metric].values())
+    entries = [_entries(column, targeted, decimals) for column in columns]
+    titles = [Entry(row.title) for row in comparison.rows]
     return Grid(
-        caption=f"{comparison.task}: test {metric}{spread}",
-        header=["algorithm", *comparison.domains, "worst", "difference"],
-        rows=[[name, *cells] for name, *cells in zip(names, *texts, strict=True)],
-        best=[[False, *cells] for cells in zip(*marks, strict=True)],
+        f"{comparison.task}: test {metric}{seeds_text(comparison)}",
+        [Entry("algorithm"), *(column.name for column in columns)],
+        [list(row) for row in zip(titles, *entries, strict=True)],
     )
 
 
-def _text(cell: Cell | None) -> str:
-    if cell is None:
-        return "–"
-    return f"{cell.mean:.4g}" + (f" ({cell.std:.1g})" if cell.std is not None else "")
+def _columns(comparison: Comparison, metric: str) -> list[Column]:
+    rows, lower = comparison.rows, not kind(metric).higher_is_better
+    domains = [
+        Column(
+            Entry(domain, bold=domain == comparison.harder),
+            [row.cells[metric].get(domain) for row in rows],
+            lower,
+        )
+        for domain in comparison.domains
+    ]
+    others = [
+        ("all", [row.overall.get(metric) for row in rows], lower),
+        ("worst", [worst(metric, row.cells[metric]) for row in rows], lower),
+        ("difference", [Cell(row.difference[metric], None, []) for row in rows], True),
+        ("worst 10 % of clients", [_spread(row, metric, "worst_tenth") for row in rows], lower),
+        (VARIANCE, [_spread(row, metric, "variance") for row in rows], True),
+    ]
+    return domains + [Column(Entry(name), cells, down) for name, cells, down in others]
 
 
-def _best(values: list[float | None], lowest: bool) -> list[bool]:
-    """Marks the best value, unless there is nothing to choose from."""
-    known = [v for v in values if v is not None]
-    if len(known) < 2:
-        return [False] * len(values)
-    best = (min if lowest else max)(known)
-    return [v == best for v in values]
+def _spread(row: Row, metric: str, name: str) -> Cell | None:
+    return row.clients.get(metric, {}).get(name)
+
+
+def _entries(column: Column, targeted: Sequence[bool], decimals: int) -> list[Entry]:
+    if column.name.text == VARIANCE:  # in the square of the metric's unit
+        decimals = places(cell.mean for cell in column.cells if cell)
+    marks = bold(column, targeted, decimals)
+    return [
+        number(cell, decimals)._replace(bold=mark)
+        for cell, mark in zip(column.cells, marks, strict=True)
+    ]

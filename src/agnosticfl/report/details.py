@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands beside the results: losses on all splits, counts, bytes."""
+
+import numpy as np
+
+from agnosticfl.report.grid import DASH, Entry, Grid, grid, in_bytes, number, places
+from agnosticfl.report.runs import Cell, Comparison, Row, Run, cell, seeds_text
+
+LAST = 0.1  # the share of the rounds that tells the training loss at the end
+
+
+def losses(comparison: Comparison) -> Grid:
+    """Training, held-out and test loss of each domain, side by side."""
+    cells = {
+        (row.title, domain): [
+            _training(row, i),
+            *(_loss(row, s, domain) for s in ("heldout", "test")),
+        ]
+        for row in comparison.rows
+        for i, domain in enumerate(comparison.domains)
+    }
+    decimals = places(c.mean for several in cells.values() for c in several if c)
+    rows = [
+        [Entry(f"{title}, {domain}"), *(number(c, decimals) for c in several)]
+        for (title, domain), several in cells.items()
+    ]
+    return grid(
+        f"{comparison.task}: loss at the end; training loss is the mean of the last"
+        f" {100 * LAST:.0f} % of the rounds{seeds_text(comparison)}",
+        ("algorithm, domain", "training", "held-out", "test"),
+        rows,
+    )
+
+
+def counts(comparison: Comparison) -> Grid:
+    """Examples of each domain in the data, and in a round."""
+    data = comparison.rows[0].runs[0].summary.get("examples", {})
+    rows = [
+        [Entry(f"data, {split}"), *(Entry(f"{n:,}", n) for n in numbers.values())]
+        for split, numbers in data.items()
+    ]
+    for row in comparison.rows:
+        seen = np.concatenate([run.series("count") for run in row.runs])
+        rows.append([Entry(f"a round, {row.title}"), *map(_count, seen.T)])
+    return grid(
+        f"{comparison.task}: examples of each domain, in the data and in a round (mean)",
+        ("where", *comparison.domains),
+        rows,
+    )
+
+
+def ledger(comparison: Comparison) -> Grid:
+    """Bytes of a round and of the run."""
+    rows = [[Entry(row.title), *map(_size, _bytes(row.runs[0]))] for row in comparison.rows]
+    return grid(
+        f"{comparison.task}: bytes of all clients together",
+        ("algorithm", "down a round", "up a round", "sum", "the paper's formula", "whole run"),
+        rows,
+    )
+
+
+def _training(row: Row, domain: int) -> Cell | None:
+    last = max(1, round(LAST * len(row.runs[0].records)))
+    ends = [run.series("loss")[-last:, domain] for run in row.runs]
+    if any(np.isnan(end).all() for end in ends):
+        return None
+    return cell([float(np.nanmean(end)) for end in ends])
+
+
+def _loss(row: Row, split: str, domain: str) -> Cell | None:
+    values = [run.summary.get(split, {}).get(domain, {}).get("loss") for run in row.runs]
+    return None if None in values else cell(values)
+
+
+def _count(numbers: np.ndarray) -> Entry:
+    absent = float(np.mean(numbers == 0))
+    if absent == 1:
+        return Entry(DASH)
+    note = f" (absent in {100 * absent:.1f} % of the rounds)" if absent else ""
+    return Entry(f"{numbers.mean():,.1f}{note}", float(numbers.mean()))
+
+
+def _bytes(run: Run) -> tuple[int, int, int, int, float]:
+    sizes = run.summary["bytes"]
+    down, up = sizes["down_per_round"], sizes["up_per_round"]
+    whole = run.series("bytes_down").sum() + run.series("bytes_up").sum()
+    return down, up, down + up, sizes["paper_per_round"], float(whole)
+
+
+def _size(size: float) -> Entry:
+    return Entry(in_bytes(size), size)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table of entries, and the forms it is printed in: Markdown, LaTeX, terminal."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rich.markup import escape
+from rich.table import Table
+
+from agnosticfl.report.runs import Cell
+
+DASH = "–"  # nothing was measured
+
+
+class Entry(NamedTuple):
+    """What stands in one place of a table."""
+
+    text: str
+    value: float | None = None  # by which a column is sorted; a text if None
+    bold: bool = False
+
+
+class Grid(NamedTuple):
+    """A table; the first column names the rows."""
+
+    caption: str
+    header: list[Entry]
+    rows: list[list[Entry]]
+
+
+def grid(caption: str, names: Iterable[str], rows: Iterable[Sequence[Entry]]) -> Grid:
+    """A table whose header is plain."""
+    return Grid(caption, [Entry(name) for name in names], [list(row) for row in rows])
+
+
+def markdown(grid: Grid) -> str:
+    """For `table.md`."""
+    rule = ["---", *["---:"] * (len(grid.header) - 1)]
+    rows = [[_markdown(entry) for entry in row] for row in (grid.header, *grid.rows)]
+    lines = ["| " + " | ".join(cells) + " |" for cells in (rows[0], rule, *rows[1:])]
+    return f"{grid.caption}\n\n" + "\n".join(lines) + "\n"
+
+
+def latex(grid: Grid) -> str:
+    r"""For `table.tex`: needs `\usepackage{booktabs}`."""
+    lines = [" & ".join(map(_latex, row)) + r" \\" for row in (grid.header, *grid.rows)]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"\caption{{{_latex_text(grid.caption)}}}",
+            r"\centering",
+            rf"\begin{{tabular}}{{l{'r' * (len(grid.header) - 1)}}}",
+            r"\toprule",
+            lines[0],
+            r"\midrule",
+            *lines[1:],
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def terminal(grid: Grid) -> Table:
+    """For the terminal."""
+    table = Table(title=escape(grid.caption), title_justify="left")
+    for number, entry in enumerate(grid.header):
+        table.add_column(escape(entry.text), justify="right" if number else "left")
+    for row in grid.rows:
+        table.add_row(*(f"[bold]{escape(e.text)}[/]" if e.bold else escape(e.text) for e in row))
+    return table
+
+
+def places(values: Iterable[float]) -> int:
+    """Decimals that give the middle one of these numbers three digits; one at least."""
+    known = sorted(abs(v) for v in values if math.isfinite(v) and v)
+    size = math.floor(math.log10(known[len(known) // 2])) if known else 0
+    return min(max(2 - size, 1), 6)
+
+
+def number(cell: Cell | None, decimals: int) -> Entry:
+    """Mean (standard deviation)."""
+    if cell is None:
+        return Entry(DASH)
+    spread = "" if cell.std is None else f" ({_deviation(cell.std, decimals)})"
+    return Entry(plain(cell.mean, decimals) + spread, cell.mean)
+
+
+def plain(value: float, decimals: int) -> str:
+    """A number with so many decimals; a huge one (a model that diverged) by its power of ten."""
+    if not math.isfinite(value):
+        return "diverged"
+    return f"{value:.{decimals}f}" if abs(value) < 1e7 else f"{value:.3g}"
+
+
+def _deviation(std: float, decimals: int) -> str:
+    """As exact as the mean, and never a 0 that is none."""
+    return plain(std, decimals) if std >= 10**-decimals else f"{std:.1g}"
+
+
+def in_bytes(size: float) -> str:
+    """1234567 as 1.23 MB."""
+    unit, name = byte_unit(size)
+    return f"{size / unit:.3g} {name}"
+
+
+def byte_unit(size: float) -> tuple[int, str]:
+    """The unit that suits a number of bytes."""
+    units = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+    return next((unit for unit in units if size >= 0.9995 * unit[0]), (1, "B"))
+
+
+def _markdown(entry: Entry) -> str:
+    text = entry.text.replace("|", r"\|")
+    return f"**{text}**" if entry.bold else text
+
+
+def _latex(entry: Entry) -> str:
+    text = _latex_text(entry.text)
+    return rf"\textbf{{{text}}}" if entry.bold else text
+
+
+def _latex_text(text: str) -> str:
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+    special |= {"–": "--", "λ": r"$\lambda$", "×": r"$\times$"}
+    special |= {c: "\\" + c for c in "&%$#_{}"}
+    return re.sub(r"[\\~^<>|–λ×&%$#_{}]", lambda match: special[match[0]], text)

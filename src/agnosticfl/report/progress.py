@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the worst domain fared while the models were trained, and what it cost to get there."""
+
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from agnosticfl.metrics import kind
+from agnosticfl.report.grid import DASH, Entry, Grid, byte_unit, grid, number, places
+from agnosticfl.report.runs import REFERENCE, Comparison, Run, cell, seeds_text
+
+
+class Curve(NamedTuple):
+    """The worst domain's metric in the course of one run."""
+
+    rounds: np.ndarray  # [looks]
+    bytes: np.ndarray  # [looks] sent in both directions until then
+    values: np.ndarray  # [looks]
+
+
+class Progress(NamedTuple):
+    """The curves of a comparison."""
+
+    metric: str
+    where: str  # on whose examples
+    curves: dict[str, list[Curve]]  # algorithm's title -> one a seed; without those not measured
+
+
+class Reach(NamedTuple):
+    """When the runs of an algorithm were for the first time as good as the reference at its end."""
+
+    rounds: list[float]  # of the seeds that reached it
+    bytes: list[float]
+
+
+def progress(comparison: Comparison) -> Progress:
+    """On held-out clients if all runs looked at them, else the training losses.
+
+    Target-only training sees the losses of one domain alone, so it has no curve of the latter.
+    """
+    runs = [run for row in comparison.rows for run in row.runs]
+    if all(run.looks for run in runs):
+        curves = {row.title: [_heldout(run) for run in row.runs] for row in comparison.rows}
+        return Progress(comparison.metrics[0], "held-out clients", curves)
+    curves = {
+        row.title: [_training(run) for run in row.runs]
+        for row in comparison.rows
+        if row.target is None
+    }
+    return Progress("loss", "the training clients of the round", curves)
+
+
+def ends(comparison: Comparison, course: Progress) -> dict[int, float]:
+    """Seed -> the last value of FedAvg (uniform); empty without it."""
+    return {
+        run.config.seed: float(curve.values[-1])
+        for row in comparison.rows
+        if row.algorithm == REFERENCE
+        for run, curve in zip(row.runs, course.curves[row.title], strict=True)
+    }
+
+
+def reaches(comparison: Comparison, course: Progress) -> dict[str, Reach]:
+    """What each algorithm needed to be as good as FedAvg (uniform) at its end.
+
+    Each seed is held against the reference of the same seed, which had the same held-out clients.
+    """
+    last = ends(comparison, course)
+    usual = statistics.fmean(last.values())
+    higher = kind(course.metric).higher_is_better
+    return {
+        row.title: _reach(curves, [last.get(run.config.seed, usual) for run in row.runs], higher)
+        for row in comparison.rows
+        if (curves := course.curves.get(row.title))
+    }
+
+
+def costs(comparison: Comparison) -> list[Grid]:
+    """The table of rounds and bytes to the reference's end, if the reference is there."""
+    course = progress(comparison)
+    if not ends(comparison, course):
+        return []
+    last = {title: cell([float(c.values[-1]) for c in cs]) for title, cs in course.curves.items()}
+    decimals = places(end.mean for end in last.values())
+    reached = reaches(comparison, course)
+    rows = [
+        [
+            Entry(row.title),
+            number(last.get(row.title), decimals),
+            *_cost(reached.get(row.title), len(row.runs)),
+        ]
+        for row in comparison.rows
+    ]
+    caption = (
+        f"{comparison.task}: rounds and bytes until the worst domain's {course.metric}, on"
+        f" {course.where}, was as good as that of FedAvg (uniform) at its end"
+        f"{seeds_text(comparison)}"
+    )
+    names = ("algorithm", f"{course.metric} at the end", "rounds to FedAvg's", "bytes to FedAvg's")
+    return [grid(caption, names, rows)]
+
+
+def _cost(reach: Reach | None, seeds: int) -> list[Entry]:
+    """Rounds and bytes."""
+    if reach is None:
+        return [Entry(DASH), Entry(DASH)]
+    if not reach.rounds:
+        return [Entry("not reached"), Entry("not reached")]
+    some = f", {len(reach.rounds)} of {seeds} seeds" if len(reach.rounds) < seeds else ""
+    rounds, sent = cell(reach.rounds), cell(reach.bytes)
+    size, name = byte_unit(sent.mean)
+    scaled = cell([value / size for value in reach.bytes])
+    return [
+        Entry(number(rounds, 0).text + some, rounds.mean),
+        Entry(f"{number(scaled, places([scaled.mean])).text} {name}{some}", sent.mean),
+    ]
+
+
+def _reach(curves: Sequence[Curve], targets: Sequence[float], higher: bool) -> Reach:
+    reach = Reach([], [])
+    for curve, target in zip(curves, targets, strict=True):
+        good = curve.values >= target if higher else curve.values <= target
+        if good.any():
+            first = int(np.argmax(good))
+            reach.rounds.append(float(curve.rounds[first]))
+            reach.bytes.append(float(curve.bytes[first]))
+    return reach
+
+
+def _heldout(run: Run) -> Curve:
+    values = run.heldout(run.config.metric)
+    pick, bad = (
+        (np.fmin, -np.inf) if kind(run.config.metric).higher_is_better else (np.fmax, np.inf)
+    )
+    known = ~np.isnan(values).all(axis=0)  # domains with held-out examples
+    worst = pick.reduce(np.where(known & np.isnan(values), bad, values), axis=1)
+    return Curve(run.series("round")[run.looks], _sent(run)[run.looks], worst)
+
+
+def _training(run: Run) -> Curve:
+    worst = np.fmax.reduce(run.series("loss"), axis=1)  # of the domains present in the round
+    return Curve(run.series("round"), _sent(run), worst)
+
+
+def _sent(run: Run) -> np.ndarray:
+    return np.cumsum(run.series("bytes_down") + run.series("bytes_up"))
