@@ -40,6 +40,7 @@ def test_public_names_are_these_and_no_others():
         "models",
         "proportional",
         "some_clients",
+        "weights",
         "worst_domain",
     ]
 

@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from agnosticfl import models as models
+    from agnosticfl import weights as weights
     from agnosticfl.algorithm import Algorithm as Algorithm
     from agnosticfl.algorithm import RoundInfo as RoundInfo
     from agnosticfl.algorithm import agnostic_fedavg as agnostic_fedavg
@@ -51,12 +52,14 @@ _PLACES = {
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
 
-__all__ = sorted([*_MODULE_OF, "models"])  # pyright: ignore[reportUnsupportedDunderAll]
+_MODULES = ("models", "weights")
+
+__all__ = sorted([*_MODULE_OF, *_MODULES])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "models":
-        return importlib.import_module("agnosticfl.models")
+    if name in _MODULES:
+        return importlib.import_module(f"agnosticfl.{name}")
     if name in _MODULE_OF:
         return getattr(importlib.import_module(f"agnosticfl.{_MODULE_OF[name]}"), name)
     raise AttributeError(f"module 'agnosticfl' has no attribute {name!r}")

@@ -16,7 +16,7 @@ from agnosticfl.engine import ENGINES, WITH_LANES, EngineBuilder
 from agnosticfl.errors import call_with_options, check, choose
 from agnosticfl.model import Model
 from agnosticfl.models import MODELS
-from agnosticfl.weights import RULES
+from agnosticfl.weights import AFTER, BEFORE, RULES, WeightRule, chain
 
 
 class Parts(NamedTuple):
@@ -41,7 +41,7 @@ def build(config: Config) -> Parts:
         batch_size=config.batch_size,
         client_optimizer=build_optimizer(config.client_optimizer, "client_optimizer"),
         server_optimizer=build_optimizer(config.server_optimizer, "server_optimizer"),
-        weight_rule=build_named(config.weight_rule, RULES, "weight_rule"),
+        weight_rule=build_rule(config.weight_rule),
         window_size=config.window_size,
         epochs=config.epochs,
         normalisation=config.normalisation,
@@ -60,6 +60,32 @@ def build_engine(config: Config) -> EngineBuilder:
         return engine
     check(config.engine in WITH_LANES, f"lanes is set, but engine {config.engine!r} has no lanes")
     return functools.partial(engine, lanes=config.lanes)
+
+
+def build_rule(table: Table) -> WeightRule:
+    """The rule that `table` names, in a chain with its `before` and `after`.
+
+    Both are lists of names, or of tables with a name and options.
+    """
+    own = {key: value for key, value in table.items() if key not in ("before", "after")}
+    before, after = (
+        [_build_part(part, registry, f"weight_rule.{key}") for part in _list(table, key)]
+        for key, registry in (("before", BEFORE), ("after", AFTER))
+    )
+    rule = build_named(own, RULES, "weight_rule")
+    return chain(*before, rule, *after) if before or after else rule
+
+
+def _list(table: Table, key: str) -> list[Any]:
+    value = table.get(key, [])
+    check(isinstance(value, list), f"weight_rule.{key} is {value!r}; it must be a list")
+    return value
+
+
+def _build_part(part: Any, registry: Mapping[str, Callable[..., Any]], where: str) -> Any:
+    named = {"name": part} if isinstance(part, str) else part
+    check(isinstance(named, dict), f"{where} has {part!r}; it must be a name or a table")
+    return build_named(named, registry, where)
 
 
 def build_named(table: Table, registry: Mapping[str, Callable[..., Any]], where: str) -> Any:

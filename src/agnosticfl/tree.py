@@ -16,6 +16,12 @@ def divide(numerator: Array, denominator: Array) -> Array:
     return jnp.where(usable, numerator / jnp.where(usable, denominator, 1), 0)
 
 
+def mean(values: Array, where: Array) -> Array:
+    """The mean of the numbers for which `where` holds, 0 if there is none; no sum overflows."""
+    chosen = where.astype(values.dtype)
+    return jnp.sum(divide(chosen, jnp.sum(chosen)) * values)
+
+
 def scale(factor: Array, tree: Any) -> Any:
     """factor · tree."""
     return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, tree)

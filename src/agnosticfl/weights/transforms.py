@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be done to the losses before a rule, and to λ after it. `chain` puts them together."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from agnosticfl import tree
+from agnosticfl.errors import check
+from agnosticfl.weights.seam import DomainStats, LossTransform, WeightTransform
+from agnosticfl.weights.simplex import project
+
+
+class Seen(NamedTuple):
+    """The loss that is remembered of each domain."""
+
+    loss: Array  # [p]
+    ever: Array  # [p] whether there was one
+
+
+def normalised() -> LossTransform:
+    """L_i ← L_i / mean_j |L_j| over the domains present: γ_λ (or τ) then has no unit.
+
+    Losses in other units, or of another model, give the same λ.
+    """
+
+    def update(state: tuple[()], stats: DomainStats) -> tuple[DomainStats, tuple[()]]:
+        size = tree.mean(jnp.abs(stats.mean_loss), stats.domain_count > 0)
+        return stats._replace(mean_loss=tree.divide(stats.mean_loss, size)), state
+
+    return LossTransform(lambda _: (), update)
+
+
+def decaying() -> LossTransform:
+    """L_i ← L_i / √t: the rate γ_λ / √t of the theory of online learning (Zinkevich 2003)."""
+
+    def update(t: Array, stats: DomainStats) -> tuple[DomainStats, Array]:
+        return stats._replace(mean_loss=stats.mean_loss / jnp.sqrt(t)), t + 1
+
+    return LossTransform(lambda _: jnp.ones(()), update)
+
+
+def optimistic() -> LossTransform:
+    """L_i ← 2 L_i(t) − L_i(t−1): the next loss as the last change foretells it.
+
+    It damps the circles that λ and w turn around a saddle point (Rakhlin and Sridharan 2013;
+    Daskalakis et al. 2018). t−1 is the last round that had the domain.
+    """
+
+    def update(last: Seen, stats: DomainStats) -> tuple[DomainStats, Seen]:
+        present, loss = stats.domain_count > 0, stats.mean_loss
+        change = jnp.where(present & last.ever, loss - last.loss, 0)
+        remembered = Seen(jnp.where(present, loss, last.loss), last.ever | present)
+        return stats._replace(mean_loss=jnp.nan_to_num(loss + change)), remembered
+
+    return LossTransform(_nothing_seen, update)
+
+
+def averaged_loss(decay: float = 0.9) -> LossTransform:
+    """L_i ← L̄_i, with L̄_i ← decay · L̄_i + (1 − decay) L_i in each round that has the domain.
+
+    Small cohorts make noisy losses; and a domain that is absent has its average here, not 0.
+
+    Args:
+      decay: from 0 (the last loss) to below 1.
+    """
+    check(0 <= decay < 1, f"decay is {decay}; it must be at least 0 and below 1")
+
+    def update(mean: Seen, stats: DomainStats) -> tuple[DomainStats, Seen]:
+        present = stats.domain_count > 0
+        moved = decay * mean.loss + (1 - decay) * stats.mean_loss
+        loss = jnp.where(mean.ever, moved, stats.mean_loss)
+        mean = Seen(jnp.where(present, loss, mean.loss), mean.ever | present)
+        return stats._replace(mean_loss=mean.loss), mean
+
+    return LossTransform(_nothing_seen, update)
+
+
+def adjusted(constant: float) -> LossTransform:
+    """L_i ← L_i + C / √n_i: group DRO's adjustment (Sagawa et al. 2020).
+
+    A small group's training loss says less about its test loss, so it counts as worse. n_i is the
+    mean number of the domain's examples in a round, over the window: all that the server knows.
+
+    Args:
+      constant: C, in units of the loss.
+    """
+    check(
+        np.isfinite(constant) and constant >= 0,
+        f"constant (C) is {constant}; it must be a number ≥ 0",
+    )
+
+    def update(state: tuple[()], stats: DomainStats) -> tuple[DomainStats, tuple[()]]:
+        more = jnp.where(stats.domain_count > 0, constant / jnp.sqrt(stats.mean_count), 0)
+        return stats._replace(mean_loss=stats.mean_loss + more), state
+
+    return LossTransform(lambda _: (), update)
+
+
+def minimum_weight(lowest: float) -> WeightTransform:
+    """The λ nearest to the rule's with every λ_i ≥ `lowest`; the rule goes on from there.
+
+    No domain is ever forgotten, and none needs long to come back.
+    """
+    check(np.isfinite(lowest) and lowest > 0, f"minimum weight is {lowest}; it must be above 0")
+
+    def init(weights: Array) -> tuple[()]:
+        check(
+            lowest * weights.size <= 1,
+            f"minimum weight is {lowest} for {weights.size} domains; it must be at most"
+            f" {1 / weights.size:.4g}, or they cannot sum to 1",
+        )
+        return ()
+
+    def update(state: tuple[()], weights: Array) -> tuple[Array, tuple[()]]:
+        mass = jnp.asarray(1 - lowest * weights.size, weights.dtype)
+        return lowest + project(weights - lowest, mass, jnp.ones_like(weights, bool)), state
+
+    return WeightTransform(init, update)
+
+
+def mixed(share: float) -> WeightTransform:
+    """λ ← (1 − ε) λ + ε λ_0, and the rule goes on from there (fixed share, Herbster and Warmuth
+    1998, with λ_0 as the prior).
+
+    Args:
+      share: ε, above 0 and at most 1.
+    """
+    check(0 < share <= 1, f"share of the prior (ε) is {share}; it must be above 0 and at most 1")
+    return WeightTransform(
+        lambda weights: weights,
+        lambda prior, weights: ((1 - share) * weights + share * prior, prior),
+    )
+
+
+def averaged() -> WeightTransform:
+    """λ̄_t = Σ_{s≤t} λ_s / t, the average iterate; the rule itself goes on from λ_t.
+
+    What AFL's guarantee is about (Mohri et al. 2019): averages converge where iterates circle.
+    """
+
+    def update(state: tuple[Array, Array], weights: Array) -> tuple[Array, tuple[Array, Array]]:
+        mean, t = state
+        mean = mean + (weights - mean) / t
+        return mean, (mean, t + 1)
+
+    return WeightTransform(lambda weights: (weights, jnp.ones(())), update, carried=False)
+
+
+def _nothing_seen(weights: Array) -> Seen:
+    return Seen(jnp.zeros_like(weights), jnp.zeros_like(weights, bool))
