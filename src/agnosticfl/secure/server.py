@@ -113,7 +113,6 @@ class Server:
             self.refuse(client, "no reply")
         _, _, go_on = self._stages[self._stage]
         replies, self._replies = dict(sorted(self._replies.items())), {}
-        self._check_enough(replies, "replied")
         self.requests = go_on(replies)
         self._stage += 1
 
@@ -172,6 +171,7 @@ class Server:
 
     def _send_survivors(self, replies: Mapping[int, None]) -> Mapping[int, bytes]:
         self.survivors = list(replies)
+        self._check_enough(replies, "sent their vectors")
         self._check_holders(set(replies), "survived")
         return dict.fromkeys(self.survivors, pack(Survivors(self._name, self.survivors)))
 
