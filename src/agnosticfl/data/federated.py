@@ -54,6 +54,7 @@ class Splits(NamedTuple):
     train: FederatedData
     test: FederatedData
     heldout: FederatedData | None = None
+    vocabulary_size: int | None = None  # text: how many ids there are for `tokens`, if known
     release: Callable[[], None] = lambda: None  # gives back the memory that reading took
 
 

@@ -17,5 +17,11 @@ def stored(
     store = open_store(path)
     for split in ("train", "test"):
         check(split in store.splits, f"the store {path} has no split {split!r}")
-    heldout = store.splits.get("heldout")
-    return Splits(store.splits["train"], store.splits["test"], heldout, store.release)
+    vocabulary = store.vocabulary()
+    return Splits(
+        train=store.splits["train"],
+        test=store.splits["test"],
+        heldout=store.splits.get("heldout"),
+        vocabulary_size=None if vocabulary is None else len(vocabulary),
+        release=store.release,
+    )
