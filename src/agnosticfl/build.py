@@ -52,8 +52,20 @@ def build(config: Config) -> Parts:
         seed=config.seed,
         cohorts=build_named(config.sampling, SAMPLING, "sampling"),
         engine=build_engine(config),
+        heldout=_followed(config, data),
     )
     return Parts(model, data, algorithm)
+
+
+def _followed(config: Config, data: Splits) -> FederatedData | None:
+    """The held-out clients, if their losses move λ."""
+    if choose(config.weights_follow, ("train", "heldout"), "value of weights_follow") == "train":
+        return None
+    check(
+        data.heldout is not None,
+        "weights_follow is 'heldout', but the data has no split 'heldout'",
+    )
+    return data.heldout
 
 
 def check_features(model: Model, data: Splits, model_name: str) -> None:
