@@ -12,6 +12,7 @@ import pytest
 
 from agnosticfl import BadInput, agnostic_fedavg, exponentiated_gradient, from_arrays, models
 from agnosticfl.algorithm import Algorithm
+from agnosticfl.channel import Channel, plain
 from agnosticfl.config import has_effect, resolve
 from agnosticfl.data import FederatedData
 from agnosticfl.data.loaders.arrays import from_frame
@@ -89,6 +90,16 @@ def test_held_out_domains_must_be_those_of_the_training():
     with pytest.raises(BadInput, match="held-out domains differ from the training's: 0, 1, 2"):
         agnostic_fedavg(
             linear(), TRAIN, clients_per_round=3, heldout=federated([[1.0]], [[0]], 1), **OPTIONS
+        )
+
+
+def test_held_out_clients_report_in_the_clear_and_are_not_mixed_with_other_channels():
+    def other(shapes: Any) -> Channel:
+        return plain(shapes)._replace(encode=lambda _state, contribution, _key: contribution)
+
+    with pytest.raises(BadInput, match="the channel must be plain"):
+        agnostic_fedavg(
+            linear(), TRAIN, clients_per_round=3, heldout=TRAIN, channel=other, **OPTIONS
         )
 
 

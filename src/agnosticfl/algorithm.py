@@ -182,9 +182,7 @@ def agnostic_fedavg(
     algorithm = Algorithm(init, seam.cohort, seam.compile(round), clients_per_round, way, block)
     if heldout is None:
         return algorithm
-    check(
-        is_plain(way), "held-out clients report in the clear, so the channel must be the plain one"
-    )
+    check(is_plain(way), "held-out clients report in the clear: the channel must be plain")
     names = ", ".join(data.domains)
     check(heldout.domains == data.domains, f"held-out domains differ from the training's: {names}")
     number = min(clients_per_round, heldout.num_clients)
