@@ -108,7 +108,20 @@ def test_compare_makes_the_paper_s_table_and_report_makes_it_again(tmp_path: Pat
     ("words", "message"),
     [
         (("run", "toi"), "unknown task 'toi'; did you mean 'toy'?"),
-        (("run", "toy", "--algorithm", "fedavg-target", "--target", "x"), "unknown domain 'x'"),
+        (
+            ("run", "toy", "--algorithm", "fedavg-target", "--target", "centre"),
+            "unknown domain 'centre'; did you mean 'centre 1'? (allowed: centre -1, centre -0.5, ",
+        ),
+        (("run", "toy", "--set", "window_sise=3"), "'window_sise'; did you mean 'window_size'?"),
+        (("run", "toy", "--set", "model.begin=3"), "unknown option of model 'point' 'begin' ("),
+        (
+            ("run", "adult"),
+            "there is no store stores/adult; this makes it: agnosticfl data prepare adult FOLDER",
+        ),
+        (
+            ("run", "toy", "--set", "model={name='logistic', features=1, classes=2}"),
+            "train data for model 'logistic': there is no feature 'y' (but x); needed: a whole",
+        ),
         (("run", "toy", "--set", "weight_rule.learning_rate=-1"), "it must be a number ≥ 0"),
         (
             ("run", "toy", "--algorithm", "fedavg", "--set", "weight_rule.learning_rate=1"),

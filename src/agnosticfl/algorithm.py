@@ -14,11 +14,18 @@ from jax import Array
 
 from agnosticfl import engine as engines
 from agnosticfl import tree
-from agnosticfl.channel import PLAIN, Channel, ChannelBuilder, Report, plain
+from agnosticfl.channel import PLAIN, Channel, ChannelBuilder, Report, is_plain, plain
 from agnosticfl.client import ClientWork, check_work, contribution_shapes
 from agnosticfl.cohorts import Cohorts, uniform_cohorts
 from agnosticfl.data.federated import FederatedData, only_domain
-from agnosticfl.engine import Blocks, Broadcast, EngineBuilder, SumOverClients, server_key
+from agnosticfl.engine import (
+    Blocks,
+    Broadcast,
+    EngineBuilder,
+    Reporters,
+    SumOverClients,
+    server_key,
+)
 from agnosticfl.errors import check
 from agnosticfl.model import Model
 from agnosticfl.server import (
@@ -50,6 +57,8 @@ class RoundInfo(NamedTuple):
     left_out: Array  # clients whose contribution was not finite
     step_taken: Array  # False if there was nothing to step with, or the step was not finite
     channel: Report  # what the channel has to say of the round
+    heldout_loss: Array | None = None  # [p] L_i at w_{t-1} of held-out clients, if λ follows those
+    heldout_count: Array | None = None  # [p] and how many examples they have
 
 
 class Algorithm(NamedTuple):
@@ -62,6 +71,7 @@ class Algorithm(NamedTuple):
     channel: Channel = PLAIN
     # If not None: state -> the states and infos of the next rounds, stacked: the same, faster.
     block: Callable[[ServerState], tuple[ServerState, RoundInfo]] | None = None
+    reporting_clients: int = 0  # held-out ones, who take w and answer (L^k, N^k)
 
 
 def agnostic_round(
@@ -122,6 +132,7 @@ def agnostic_fedavg(
     cohorts: Cohorts | None = None,
     engine: EngineBuilder = engines.auto,
     channel: ChannelBuilder = plain,
+    heldout: FederatedData | None = None,
 ) -> Algorithm:
     """Agnostic Federated Averaging: min over w of the largest mean loss of any domain.
 
@@ -142,6 +153,7 @@ def agnostic_fedavg(
       cohorts: how the clients of a round are chosen; default `uniform_cohorts()`.
       engine: how the sum over clients is computed.
       channel: what happens to a contribution on its way into the sum; see `channel`.
+      heldout: clients who do not train. If given, λ follows their losses; see `follow_heldout`.
     """
     check(seed >= 0, f"seed is {seed}; it must be a whole number ≥ 0")
     server_optimizer = optax.sgd(1.0) if server_optimizer is None else server_optimizer
@@ -167,7 +179,46 @@ def agnostic_fedavg(
 
     round = agnostic_round(seam.sum_over_clients, server_optimizer, weight_rule, way, seed)
     block = None if seam.blocks is None else _block(seam.blocks, round)
-    return Algorithm(init, seam.cohort, seam.compile(round), clients_per_round, way, block)
+    algorithm = Algorithm(init, seam.cohort, seam.compile(round), clients_per_round, way, block)
+    if heldout is None:
+        return algorithm
+    check(is_plain(way), "held-out clients report in the clear: the channel must be plain")
+    names = ", ".join(data.domains)
+    check(heldout.domains == data.domains, f"held-out domains differ from the training's: {names}")
+    number = min(clients_per_round, heldout.num_clients)
+    sampler = (cohorts or uniform_cohorts())(heldout, number, seed)
+    return follow_heldout(algorithm, engines.reporters(work, heldout, sampler, seed), weight_rule)
+
+
+def follow_heldout(
+    algorithm: Algorithm, reporters: Reporters, weight_rule: WeightRule
+) -> Algorithm:
+    """`algorithm`, but λ moves by the losses of held-out clients, measured at w_{t-1} too.
+
+    The training loss of a small domain that the model has memorised says that all is well; clients
+    who do not train cannot be memorised. The window, and with it α, still counts who trains. Rounds
+    come one by one: there are no blocks.
+    """
+
+    @jax.jit
+    def follow(before: ServerState, after: ServerState, info: RoundInfo, total: Any) -> Any:
+        loss, count = mean_domain_loss(*total), total.domain_count
+        stats = DomainStats(loss, count, after.window.mean)
+        weights, rule_state = weight_rule.update(before.rule_state, stats)
+        info = info._replace(domain_weights=weights, heldout_loss=loss, heldout_count=count)
+        return after._replace(domain_weights=weights, rule_state=rule_state), info
+
+    def round(state: ServerState, cohort: Any) -> tuple[ServerState, RoundInfo]:
+        training, reporting = cohort
+        total = reporters.domain_sum(state.params, reporting)
+        return follow(state, *algorithm.round(state, training), total)
+
+    return algorithm._replace(
+        cohort=lambda t: (algorithm.cohort(t), reporters.cohort(t)),
+        round=round,
+        block=None,
+        reporting_clients=reporters.clients_per_round,
+    )
 
 
 def _block(blocks: Blocks, round: Callable[..., Any]) -> Callable[[ServerState], Any]:

@@ -3,18 +3,20 @@
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import optax
 
 from agnosticfl.algorithm import Algorithm, agnostic_fedavg, fedavg_target
 from agnosticfl.cohorts import SAMPLING
 from agnosticfl.config import Config, Table
-from agnosticfl.data import SOURCES, Splits
+from agnosticfl.data import SOURCES, FederatedData, Splits
 from agnosticfl.engine import ENGINES, WITH_LANES, EngineBuilder
 from agnosticfl.errors import call_with_options, check, choose
-from agnosticfl.model import Model
+from agnosticfl.model import Model, Need
 from agnosticfl.models import MODELS
 from agnosticfl.weights import AFTER, BEFORE, RULES, WeightRule, chain
 
@@ -30,7 +32,8 @@ class Parts(NamedTuple):
 def build(config: Config) -> Parts:
     """Builds data, model and algorithm; every value that is not allowed is refused here."""
     data: Splits = build_named(config.data, SOURCES, "data")
-    model = build_named(config.model, MODELS, "model")
+    model: Model = build_named(config.model, MODELS, "model")
+    check_features(model, data, config.model["name"])
     make = agnostic_fedavg
     if config.target is not None:
         make = functools.partial(fedavg_target, target=config.target)
@@ -49,8 +52,49 @@ def build(config: Config) -> Parts:
         seed=config.seed,
         cohorts=build_named(config.sampling, SAMPLING, "sampling"),
         engine=build_engine(config),
+        heldout=_followed(config, data),
     )
     return Parts(model, data, algorithm)
+
+
+def _followed(config: Config, data: Splits) -> FederatedData | None:
+    """The held-out clients, if their losses move λ."""
+    if choose(config.weights_follow, ("train", "heldout"), "value of weights_follow") == "train":
+        return None
+    check(
+        data.heldout is not None,
+        "weights_follow is 'heldout', but the data has no split 'heldout'",
+    )
+    return data.heldout
+
+
+def check_features(model: Model, data: Splits, model_name: str) -> None:
+    """Refuses data without the features that the model needs, before anything is compiled."""
+    parts = {"train": data.train, "heldout": data.heldout, "test": data.test}
+    for need, (split, part) in itertools.product(model.needs, parts.items()):
+        wrong = None if part is None else _misfit(need, part, data.vocabulary_size)
+        check(wrong is None, f"{split} data for model {model_name!r}: {wrong}; needed: {need.text}")
+    data.release()
+
+
+def _misfit(need: Need, data: FederatedData, vocabulary_size: int | None) -> str | None:
+    """What is wrong with a feature, or None. Ids are searched only if no vocabulary tells them."""
+    name = need.feature
+    if name not in data.examples:
+        return f"there is no feature {name!r} (but {', '.join(data.examples)})"
+    values = data.examples[name]
+    if not need.fits(values.shape[1:]):
+        return f"feature {name!r} has shape {values.shape[1:]}"
+    if not np.issubdtype(values.dtype, np.number if need.ids is None else np.integer):
+        return f"feature {name!r} is of type {values.dtype}"
+    if need.ids is None:
+        return None
+    if name == "tokens" and vocabulary_size is not None:  # unknown words have the last id
+        fits = vocabulary_size == need.ids
+        return None if fits else f"the vocabulary has ids from 0 to {vocabulary_size - 1}"
+    low, high = int(values.min()), int(values.max())
+    fits = low >= 0 and high < need.ids
+    return None if fits else f"feature {name!r} has values from {low} to {high}"
 
 
 def build_engine(config: Config) -> EngineBuilder:

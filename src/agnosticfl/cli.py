@@ -117,8 +117,9 @@ def tasks() -> None:
     """List the tasks."""
     from agnosticfl.config import task_description, task_names
 
-    for name in task_names():
-        typer.echo(f"{name:16} {task_description(name)}")
+    names = task_names()
+    for name in names:
+        typer.echo(f"{name:{max(map(len, names))}} {task_description(name)}")
 
 
 def _version(wanted: bool) -> None:

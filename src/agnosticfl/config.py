@@ -26,10 +26,17 @@ class AlgorithmEntry(NamedTuple):
 
 ALGORITHMS: dict[str, AlgorithmEntry] = {
     "fedavg": AlgorithmEntry(
-        "FedAvg (uniform)", {"normalisation": "batch", "weight_rule": {"name": "proportional"}}
+        "FedAvg (uniform)",
+        {
+            "normalisation": "batch",
+            "weight_rule": {"name": "proportional"},
+            "weights_follow": "train",  # λ follows no loss at all
+        },
     ),
     "fedavg-target": AlgorithmEntry(
-        "FedAvg ({target})", {"normalisation": "batch", "weight_rule": {"name": "fixed"}}, True
+        "FedAvg ({target})",
+        {"normalisation": "batch", "weight_rule": {"name": "fixed"}, "weights_follow": "train"},
+        takes_target=True,
     ),
     "afa": AlgorithmEntry("AFA", {}),
 }
@@ -57,6 +64,7 @@ class Config:
     weight_rule: Table = dataclasses.field(
         default_factory=lambda: {"name": "exponentiated_gradient", "learning_rate": 0.01}
     )
+    weights_follow: str = "train"  # whose losses move λ: those of train or of heldout clients
     window_size: int = 1  # r
     init_domain_weights: list[float] | None = None  # λ_0; uniform if not given
     sampling: Table = dataclasses.field(default_factory=lambda: {"name": "uniform"})

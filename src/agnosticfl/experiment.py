@@ -111,7 +111,8 @@ def _rounds(
     config: Config, parts: Parts, look: Lookout, state: ServerState
 ) -> Iterator[tuple[ServerState, Record]]:
     cost = ledger.bytes_per_client(state, parts.algorithm.channel)
-    clients = parts.algorithm.clients_per_round
+    report = ledger.bytes_per_report(state)
+    clients, reporting = parts.algorithm.clients_per_round, parts.algorithm.reporting_clients
     rounds = range(int(state.round) + 1, config.rounds + 1)
     for t, (after, info, seconds) in zip(rounds, _played(parts.algorithm, state), strict=False):
         parts.data.release()
@@ -120,8 +121,8 @@ def _rounds(
             {
                 "round": t,
                 **_numbers(info),
-                "bytes_down": clients * cost.down,
-                "bytes_up": clients * cost.up,
+                "bytes_down": clients * cost.down + reporting * report.down,
+                "bytes_up": clients * cost.up + reporting * report.up,
                 "seconds": seconds,
                 "time": time.time(),
                 **_small_params(after),
@@ -164,18 +165,26 @@ def _played(
 
 
 def _numbers(info: RoundInfo) -> Record:
-    losses: list[float] = info.mean_domain_loss.tolist()
+    heldout: Record = {}
+    if info.heldout_loss is not None:
+        heldout["heldout_loss"] = _known(info.heldout_loss, info.heldout_count)
     return {
         "domain_weights": info.domain_weights.tolist(),
         "alpha": info.alpha.tolist(),
-        "loss": [x if p else None for x, p in zip(losses, info.domain_count > 0, strict=True)],
+        "loss": _known(info.mean_domain_loss, info.domain_count),
         "count": info.domain_count.tolist(),
         "beta": float(info.beta),
         "update_norm": float(info.update_norm),
         "left_out": int(info.left_out),
         "step_taken": bool(info.step_taken),
+        **heldout,
         **{name: float(value) for name, value in info.channel.items()},
     }
+
+
+def _known(mean: Any, count: Any) -> list[float | None]:
+    """The mean of each domain, None where it was absent."""
+    return [x if n > 0 else None for x, n in zip(mean.tolist(), count.tolist(), strict=True)]
 
 
 def _small_params(state: ServerState) -> Record:

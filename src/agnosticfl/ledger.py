@@ -13,12 +13,12 @@ from agnosticfl.server import ServerState
 class Bytes(NamedTuple):
     """Bytes of one client in one round."""
 
-    down: int  # w and α
-    up: int  # β^k Δ^k, β^k, L^k, N^k
+    down: int
+    up: int
 
 
 def bytes_per_client(state: ServerState, channel: Channel) -> Bytes:
-    """Sizes of the two messages between the server and one client."""
+    """The messages between the server and one client: down w and α, up β^k Δ^k, β^k, L^k, N^k."""
     w, alpha, scalar = state.params, state.domain_weights, np.zeros((), np.float32)
     reply = ClientSum(w, beta=scalar, domain_loss=alpha, domain_count=alpha, left_out=scalar)  # type: ignore[arg-type]
     message = message_shapes(channel, reply)
@@ -26,6 +26,11 @@ def bytes_per_client(state: ServerState, channel: Channel) -> Bytes:
         # `left_out` is the server's own tally: a client that is left out sends nothing usable.
         message = message._replace(left_out=())
     return Bytes(tree.num_bytes((w, alpha, state.channel)), tree.num_bytes(message))
+
+
+def bytes_per_report(state: ServerState) -> Bytes:
+    """The same for a client who does not train: down w, up L^k and N^k."""
+    return Bytes(tree.num_bytes(state.params), 2 * tree.num_bytes(state.domain_weights))
 
 
 def paper_bytes(state: ServerState, clients: int, agnostic: bool) -> int:

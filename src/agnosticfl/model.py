@@ -15,6 +15,15 @@ Params: TypeAlias = Any  # a pytree of arrays
 Examples: TypeAlias = Mapping[str, Array]  # name -> [n, ...]
 
 
+class Need(NamedTuple):
+    """What a model needs of one feature of its examples."""
+
+    feature: str
+    text: str  # what it must be, in words
+    fits: Callable[[tuple[int, ...]], bool]  # the shape of one example
+    ids: int | None = None  # whole numbers from 0 to ids − 1; any numbers if None
+
+
 class Model(NamedTuple):
     """What the program needs to know of a model.
 
@@ -25,6 +34,7 @@ class Model(NamedTuple):
     init: Callable[[Array], Params]
     per_example_loss: Callable[[Params, Examples, Array | None], Array]
     per_example_metrics: Callable[[Params, Examples], Mapping[str, Mean]]
+    needs: tuple[Need, ...] = ()  # what data must have, as far as the model says so
 
 
 def no_metrics(*_: Any) -> Mapping[str, Mean]:

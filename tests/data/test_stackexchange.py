@@ -110,6 +110,12 @@ def test_every_form_gives_the_same_sentences(file: Path) -> None:
     assert source.domains == ("question", "answer")
 
 
+def test_a_client_is_capped(file: Path) -> None:
+    source = load([file], max_sentences_per_client=2, heldout_fraction=0, test_fraction=0)
+    assert read_back(source) == [line for line in EXPECTED if line[3] != "second"]
+    assert source.left_out == {**LEFT_OUT, "sentences over 2 of a client": 1}
+
+
 def test_every_truncation_is_refused_or_read(file: Path) -> None:
     truncations_are_clean(file, load_all_train)
 

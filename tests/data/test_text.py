@@ -20,7 +20,13 @@ from agnosticfl.data.splits import (
     split_of,
     stratified_splits,
 )
-from agnosticfl.data.text import Sentence, TextOptions, split_sentences, text_source
+from agnosticfl.data.text import (
+    Sentence,
+    TextOptions,
+    first_sentences,
+    split_sentences,
+    text_source,
+)
 from agnosticfl.data.vocabulary import count_words, most_frequent, read_word_counts
 from tests.data.texts import one_line, refusal
 
@@ -87,6 +93,17 @@ def test_a_sentence_is_bos_words_eos_pad() -> None:
     ]
     assert source.total == 4
     assert source.left_out == {"nothing": 1, "words after the first 4 of a sentence": 2}
+
+
+def test_the_first_sentences_of_each_client_and_split_are_kept() -> None:
+    who = [("train", "ann"), ("train", "bob"), ("train", "ann"), ("test", "ann"), ("train", "ann")]
+    data = [Sentence(split, client, 0, [str(i)]) for i, (split, client) in enumerate(who)]
+    for maximum, kept, over in ((1, "013", 2), (2, "0123", 1), (3, "01234", 0), (None, "01234", 0)):
+        left_out: Counter[str] = Counter()
+        read = first_sentences(lambda _: iter(data), maximum)
+        assert "".join(sentence.words[0] for sentence in read(left_out)) == kept
+        assert left_out.total() == left_out[f"sentences over {maximum} of a client"] == over
+    assert "at least 1" in one_line(lambda: first_sentences(lambda _: iter(data), 0))
 
 
 def test_rows_can_be_read_again() -> None:

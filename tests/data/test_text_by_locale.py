@@ -113,6 +113,17 @@ def test_slices_of_a_title_are_clients_of_the_same_split(tmp_path: Path) -> None
     assert len({(line[0], line[1].split("#")[0]) for line in lines}) == 14
 
 
+def test_a_title_is_capped_before_it_is_cut(tmp_path: Path) -> None:
+    text = " ".join(f"Frase {i} ." for i in range(5)).encode()
+    source = one_file(tmp_path, text, max_sentences_per_client=3, sentences_per_client=2)
+    assert [line[1::2] for line in read_back(source)] == [
+        ("Hola#0", "frase 0 ."),
+        ("Hola#0", "frase 1 ."),
+        ("Hola#1", "frase 2 ."),
+    ]
+    assert source.left_out == {"sentences over 3 of a client": 2}
+
+
 def test_training_clients_can_be_thinned(corpus: Path) -> None:
     def clients(**options: Any) -> set[tuple[str, str]]:
         return {(line[0], line[1]) for line in read_back(load([corpus], **options))}

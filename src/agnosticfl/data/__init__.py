@@ -8,11 +8,12 @@ from agnosticfl.data.federated import (
     from_arrays,
     only_domain,
 )
+from agnosticfl.data.made_up import made_up
 from agnosticfl.data.stored import stored
 from agnosticfl.data.toy import toy
 
 # What a task's [data] table can name: name -> function(**options) -> Splits.
-SOURCES = {"store": stored, "toy": toy}
+SOURCES = {"store": stored, "synthetic": made_up, "toy": toy}
 
 __all__ = [
     "SOURCES",
@@ -20,6 +21,7 @@ __all__ = [
     "Splits",
     "domain_counts",
     "from_arrays",
+    "made_up",
     "only_domain",
     "stored",
     "toy",

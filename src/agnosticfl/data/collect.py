@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from agnosticfl.data.federated import FederatedData, from_arrays
+from agnosticfl.data.federated import FederatedData, Splits, as_splits, from_arrays
 from agnosticfl.data.source import Rows, Source
 from agnosticfl.data.store.rows import check_rows, check_source, check_totals
 
@@ -24,6 +24,11 @@ def collect(source: Source) -> dict[str, FederatedData]:
     }
     check_totals(source, counts)
     return {split: _joined(source, some) for split, some in pieces.items()}
+
+
+def collect_splits(source: Source) -> Splits:
+    """The same as the data of a task."""
+    return as_splits(collect(source), source.name, source.vocabulary)
 
 
 def _joined(source: Source, pieces: list[Rows]) -> FederatedData:

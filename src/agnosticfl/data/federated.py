@@ -54,7 +54,21 @@ class Splits(NamedTuple):
     train: FederatedData
     test: FederatedData
     heldout: FederatedData | None = None
+    vocabulary_size: int | None = None  # text: how many ids there are for `tokens`, if known
     release: Callable[[], None] = lambda: None  # gives back the memory that reading took
+
+
+def as_splits(
+    parts: Mapping[str, FederatedData],
+    place: str,
+    vocabulary: Sequence[str] | None,
+    release: Callable[[], None] = lambda: None,
+) -> Splits:
+    """The data of a task from its parts by name; `place` says where they come from."""
+    for split in ("train", "test"):
+        check(split in parts, f"{place} has no split {split!r}")
+    size = None if vocabulary is None else len(vocabulary)
+    return Splits(parts["train"], parts["test"], parts.get("heldout"), size, release)
 
 
 def from_arrays(

@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from agnosticfl.data.federated import Splits
+from agnosticfl.data.federated import Splits, as_splits
 from agnosticfl.errors import check
 
 
@@ -15,7 +15,4 @@ def stored(
 
     check(Path(path).exists(), f"there is no store {path}; this makes it: {made_by}")
     store = open_store(path)
-    for split in ("train", "test"):
-        check(split in store.splits, f"the store {path} has no split {split!r}")
-    heldout = store.splits.get("heldout")
-    return Splits(store.splits["train"], store.splits["test"], heldout, store.release)
+    return as_splits(store.splits, f"the store {path}", store.vocabulary(), store.release)

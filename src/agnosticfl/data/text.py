@@ -31,6 +31,7 @@ Vocab: TypeAlias = Annotated[
     Path | None, "word-count file to take the words from (`word count` a line)"
 ]
 Length: TypeAlias = Annotated[int, "words of a sentence that are kept"]
+MaxSentences: TypeAlias = Annotated[int | None, "sentences kept of a client, the first ones"]
 
 # A token is the first of these that fits, in this order: a number with inner marks (3.14, 10:30);
 # a dotted abbreviation (e.g., EE.UU.); a title or form of address with its full stop (Sr., Mrs.);
@@ -90,6 +91,28 @@ def split_sentences(text: str) -> Iterator[list[str]]:
             ended = token[0] in END_MARKS or (ended and token in CLOSERS)
         if sentence:
             yield sentence
+
+
+def first_sentences(read: ReadSentences, maximum: int | None) -> ReadSentences:
+    """`read`, but of each client only the first `maximum` sentences in the order of the data.
+
+    A client that is in two splits counts once in each. All sentences are kept if `maximum` is None.
+    """
+    if maximum is None:
+        return read
+    check(maximum >= 1, f"max sentences per client is {maximum}; it must be at least 1")
+
+    def read_first(left_out: Counter[str]) -> Iterator[Sentence]:
+        taken: Counter[tuple[str, str]] = Counter()
+        for sentence in read(left_out):
+            owner = (sentence.split, sentence.client)
+            if taken[owner] == maximum:
+                left_out[f"sentences over {maximum} of a client"] += 1
+            else:
+                taken[owner] += 1
+                yield sentence
+
+    return read_first
 
 
 def text_source(

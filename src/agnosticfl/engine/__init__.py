@@ -8,6 +8,7 @@ from agnosticfl.engine.auto import auto
 from agnosticfl.engine.lanes import lanes
 from agnosticfl.engine.padded import padded
 from agnosticfl.engine.reference import reference
+from agnosticfl.engine.reports import Reporters, reporters
 from agnosticfl.engine.seam import (
     Blocks,
     Broadcast,
@@ -35,11 +36,13 @@ __all__ = [
     "Broadcast",
     "Engine",
     "EngineBuilder",
+    "Reporters",
     "SumOverClients",
     "auto",
     "lanes",
     "padded",
     "reference",
+    "reporters",
     "server_key",
     "steps",
 ]

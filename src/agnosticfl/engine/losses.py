@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loss pass: all clients measure at the same w, so it is one pass in large batches."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +33,22 @@ def client_stats(
     nothing = jnp.zeros((len(cohort.clients), alpha.size))
     loss = jax.lax.fori_loop(0, num_loss_batches(cohort), step, nothing)
     return with_weights(alpha, loss, cohort)
+
+
+def loss_by_steps(model: Model, num_domains: int) -> Callable[..., Array]:
+    """`(w, pool, cohort, batches) -> [c, p]`, the L^k_i: as above, but a compiled call a batch."""
+
+    @jax.jit
+    def add(loss: Array, params: Params, pool: Pool, cohort: Cohort, number: int) -> Array:
+        return loss + batch_loss(model, params, pool, cohort, jnp.asarray(number), num_domains)
+
+    def measure(params: Params, pool: Pool, cohort: Cohort, batches: int) -> Array:
+        loss = jnp.zeros((len(cohort.clients), num_domains))
+        for number in range(batches):
+            loss = add(loss, params, pool, cohort, number)
+        return loss
+
+    return measure
 
 
 def num_loss_batches(cohort: Cohort) -> Any:

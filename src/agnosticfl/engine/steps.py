@@ -21,7 +21,7 @@ from agnosticfl.engine.feed import Pool
 from agnosticfl.engine.lanes import batch_at, local_step_at
 from agnosticfl.engine.losses import (
     ClientStats,
-    batch_loss,
+    loss_by_steps,
     num_loss_batches,
     with_weights,
 )
@@ -44,9 +44,9 @@ def steps(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) ->
     """An engine whose loops are Python's and whose steps are compiled, each once."""
     planner = plan.planner(work, data, sampler, seed)
     pool = feed.whole(data) if feed.fits(data) else None
-    p = work.num_domains
+    measure = loss_by_steps(work.model, work.num_domains)
     finish = jax.jit(with_weights)
-    shapes = contribution_shapes(work.model, p)
+    shapes = contribution_shapes(work.model, work.num_domains)
 
     def fed(t: int) -> Fed:
         cohort = tree.row(plan.cohorts(planner, range(t, t + 1)), 0)
@@ -54,10 +54,6 @@ def steps(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) ->
         batches = int(num_loss_batches(cohort))
         examples, cohort = jax.device_put(feed.placed(data, pool, cohort))
         return Fed(examples, cohort, batches, local_steps)
-
-    @jax.jit
-    def add_loss(loss: Array, params: Params, pool: Pool, cohort: Cohort, number: int) -> Array:
-        return loss + batch_loss(work.model, params, pool, cohort, jnp.asarray(number), p)
 
     @jax.jit
     def step(
@@ -83,10 +79,7 @@ def steps(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) ->
     def sum_over_clients(sent: Broadcast, fed: Fed) -> Any:
         params, alpha, _ = sent
         pool, cohort, loss_batches, local_steps = fed
-        loss = jnp.zeros((len(cohort.clients), p))
-        for number in range(loss_batches):
-            loss = add_loss(loss, params, pool, cohort, number)
-        stats = finish(alpha, loss, cohort)
+        stats = finish(alpha, measure(params, pool, cohort, loss_batches), cohort)
         start = (params, work.optimizer.init(params))
         total = summand_zeros(work.channel, shapes)
         for slot, steps in enumerate(local_steps):

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from agnosticfl.errors import check
-from agnosticfl.model import Model
+from agnosticfl.model import Model, Need
 from agnosticfl.models.classifier import classifier, decode
 
 
@@ -20,8 +19,8 @@ def cnn(classes: int = 62) -> Model:
     With 62 classes, the paper's, it has 1,206,590 parameters. Images `x` are uint8, [n, 28, 28],
     and become numbers from 0 to 1 where the model runs; floats are taken as they are.
     """
-    check(classes >= 1, f"classes of the cnn is {classes}; it must be at least 1")
-    return classifier(lambda rngs: CNN(classes, rngs))
+    image = Need("x", "images of 28 × 28", lambda shape: shape == (28, 28))
+    return classifier(lambda rngs: CNN(classes, rngs), image, classes)
 
 
 class CNN(nnx.Module):

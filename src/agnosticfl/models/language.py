@@ -23,7 +23,7 @@ from agnosticfl.metrics import (
     perplexity,
     token_loss,
 )
-from agnosticfl.model import Examples, Model, from_nnx
+from agnosticfl.model import Examples, Model, Need, from_nnx
 
 METRICS: Mapping[str, Callable[[Array, Array], Mean]] = {
     "perplexity": perplexity,
@@ -72,7 +72,9 @@ def language_model(
         logits = module(inputs)
         return {name: function(logits, targets) for name, function in functions.items()}
 
-    return from_nnx(create, loss, measure)
+    text = f"2 or more ids from 0 to {sizes.vocabulary - 1} (words = {sizes.words})"
+    tokens = Need("tokens", text, lambda shape: len(shape) == 1 and shape[0] >= 2, sizes.vocabulary)
+    return from_nnx(create, loss, measure)._replace(needs=(tokens,))
 
 
 def inputs_and_targets(tokens: Array) -> tuple[Array, Array]:

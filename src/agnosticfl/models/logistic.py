@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Multinomial logistic regression on features `x` with label `y`."""
 
+import math
+
 from flax import nnx
 from jax import Array
 
-from agnosticfl.model import Model
+from agnosticfl.errors import check
+from agnosticfl.model import Model, Need
 from agnosticfl.models.classifier import classifier, decode
 
 
@@ -13,7 +16,10 @@ def logistic(features: int, classes: int) -> Model:
 
     An image counts as the row of its pixels.
     """
-    return classifier(lambda rngs: Logistic(features, classes, rngs))
+    check(features >= 1, f"features of logistic is {features}; it must be at least 1")
+    text = f"{features} numbers (features = {features})"
+    row = Need("x", text, lambda shape: math.prod(shape) == features)
+    return classifier(lambda rngs: Logistic(features, classes, rngs), row, classes)
 
 
 class Logistic(nnx.Module):

@@ -3,12 +3,13 @@
 
 import jax.numpy as jnp
 
-from agnosticfl.model import Model, from_functions
+from agnosticfl.model import Model, Need, from_functions
 
 
 def point(start: float = 0.0) -> Model:
     """Starts at w_0 = `start`."""
-    return from_functions(
+    model = from_functions(
         init=lambda _: {"w": jnp.float32(start)},
         per_example_loss=lambda params, examples: jnp.square(examples["x"] - params["w"]),
     )
+    return model._replace(needs=(Need("x", "one number", lambda shape: shape == ()),))

@@ -21,10 +21,12 @@ from agnosticfl.data.splits import (
 )
 from agnosticfl.data.text import (
     Length,
+    MaxSentences,
     Sentence,
     TextOptions,
     Vocab,
     VocabSize,
+    first_sentences,
     split_sentences,
     text_source,
 )
@@ -47,6 +49,7 @@ class Dump(NamedTuple):
 def load(
     sources: Sequence[Path],
     *,
+    max_sentences_per_client: MaxSentences = None,
     vocab_size: VocabSize = 10_000,
     vocab: Vocab = None,
     length: Length = 20,
@@ -74,7 +77,7 @@ def load(
         "stackexchange",
         "CC BY-SA",
         ("question", "answer"),
-        read,
+        first_sentences(read, max_sentences_per_client),
         TextOptions(vocab_size, vocab, length),
     )
 

@@ -15,7 +15,16 @@ from agnosticfl.data.formats.sqlite import client_text, open_sqlite
 from agnosticfl.data.formats.tf_example import bytes_features
 from agnosticfl.data.source import SPLITS, Source
 from agnosticfl.data.splits import check_client_id
-from agnosticfl.data.text import Length, Sentence, TextOptions, Vocab, VocabSize, text_source
+from agnosticfl.data.text import (
+    Length,
+    MaxSentences,
+    Sentence,
+    TextOptions,
+    Vocab,
+    VocabSize,
+    first_sentences,
+    text_source,
+)
 from agnosticfl.errors import BadInput, check, choose
 
 DOMAIN_OF = {b"question": 0, b"answer": 1}  # by the field `type`
@@ -38,7 +47,7 @@ ReadRecords: TypeAlias = Callable[[], Iterator[Record]]
 def load(
     sources: Sequence[Path],
     *,
-    max_sentences_per_client: Annotated[int, "sentences kept of a client, the first ones"] = 1000,
+    max_sentences_per_client: MaxSentences = 1000,
     split: Annotated[
         str | None, "split of the files, where their names do not tell (train, heldout, test)"
     ] = None,
@@ -52,31 +61,22 @@ def load(
       sources: `*_train.sqlite`, `*_held_out.sqlite`, `*_test.sqlite` (FedJAX), `*_train.h5`, …
         (TFF), or TFF's one `stackoverflow.sqlite`, which names the split in each row.
     """
-    check(
-        max_sentences_per_client >= 1,
-        f"max sentences per client is {max_sentences_per_client}; it must be at least 1",
-    )
     readers = [_reader(path, split) for path in sources]
 
     def read(left_out: Counter[str]) -> Iterator[Sentence]:
-        taken: Counter[tuple[str, str]] = Counter()
         for records in readers:
             for record in records():
                 sentence = _sentence(record)
-                owner = (record.split, record.client)
-                if not sentence.words:
-                    left_out["sentences without a word"] += 1
-                elif taken[owner] == max_sentences_per_client:
-                    left_out[f"sentences over {max_sentences_per_client} of a client"] += 1
-                else:
-                    taken[owner] += 1
+                if sentence.words:
                     yield sentence
+                else:
+                    left_out["sentences without a word"] += 1
 
     return text_source(
         "stackoverflow",
         "CC BY-SA",
         ("question", "answer"),
-        read,
+        first_sentences(read, max_sentences_per_client),
         TextOptions(vocab_size, vocab, length),
     )
 

@@ -7,6 +7,7 @@ seed and its place alone, made a few thousand at a time, so there is no limit on
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeAlias
 
@@ -43,6 +44,7 @@ def load(
     shares: Annotated[str, "share of each domain, separated by commas"] = "0.8,0.2",
     difficulty: Annotated[str, "part of each domain's labels or words left to chance"] = "0.1,0.3",
     partition: Annotated[str, "who has a domain: a client, or an example (data)"] = "client",
+    words: Annotated[int | None, f"of the vocabulary of sentences; {WORDS} if not given"] = None,
     heldout_fraction: Annotated[float, "part of the clients to hold out"] = 0.0,
     test_fraction: Annotated[float, "part of the clients kept for the test"] = 0.1,
     seed: Annotated[int, "another seed gives other data"] = 0,
@@ -60,7 +62,13 @@ def load(
         " to 1 for each domain",
     )
     check_fractions(Fractions(heldout_fraction, test_fraction))
-    made = KINDS[choose(kind, KINDS, "kind of synthetic data")](seed, len(share))
+    make_kind = KINDS[choose(kind, KINDS, "kind of synthetic data")]
+    if words is not None:
+        check(kind == "sentences", f"words is {words}, but only sentences have words, not {kind}")
+        most = np.iinfo(np.int16).max - FIRST_WORD
+        check(2 <= words <= most, f"words is {words}; it must be from 2 to {most}")
+        make_kind = partial(_sentences, number=words)
+    made = make_kind(seed, len(share))
     plan = Plan(
         clients, examples, share / share.sum(), partition, test_fraction, heldout_fraction, seed
     )
@@ -185,26 +193,26 @@ def _images(seed: int, domains: int) -> Kind:
     return Kind(features, make)
 
 
-def _sentences(seed: int, domains: int) -> Kind:
+def _sentences(seed: int, domains: int, number: int = WORDS) -> Kind:
     """Words that follow each other in an order of their domain; a word of chance now and then.
 
     <bos>, 1 to 18 words, <eos>, then <pad>: 20 tokens. Words of chance are Zipf-like.
     """
     fixed = np.random.default_rng([seed, 3])
-    after = np.stack([fixed.permutation(WORDS) for _ in range(domains)])
+    after = np.stack([fixed.permutation(number) for _ in range(domains)])
 
     def make(
         rng: np.random.Generator, domain: np.ndarray, noise: np.ndarray
     ) -> dict[str, np.ndarray]:
         shape = (len(domain), LENGTH - 2)
-        words = np.floor(WORDS ** rng.random(shape)).astype(np.int64) % WORDS
+        words = np.floor(number ** rng.random(shape)).astype(np.int64) % number
         follows = rng.random(shape) >= noise[:, None]
         for place in range(1, LENGTH - 2):
             next_word = after[domain, words[:, place - 1]]
             words[:, place] = np.where(follows[:, place], next_word, words[:, place])
         return {"tokens": _framed(words + FIRST_WORD, rng.integers(1, LENGTH - 1, len(domain)))}
 
-    vocabulary = ("<pad>", "<bos>", "<eos>", *(f"word{i}" for i in range(WORDS)), "<oov>")
+    vocabulary = ("<pad>", "<bos>", "<eos>", *(f"word{i}" for i in range(number)), "<oov>")
     return Kind({"tokens": Feature("int16", (LENGTH,))}, make, vocabulary)
 
 

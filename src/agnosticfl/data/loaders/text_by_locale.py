@@ -25,10 +25,13 @@ from agnosticfl.data.splits import (
 )
 from agnosticfl.data.text import (
     Length,
+    MaxSentences,
+    ReadSentences,
     Sentence,
     TextOptions,
     Vocab,
     VocabSize,
+    first_sentences,
     split_sentences,
     text_source,
 )
@@ -61,6 +64,7 @@ def load(
     csv: Annotated[
         Path | None, "CSV with columns file, client, locale to use instead of the pattern"
     ] = None,
+    max_sentences_per_client: MaxSentences = None,
     sentences_per_client: Annotated[
         int | None, "cut each client into clients of so many sentences"
     ] = None,
@@ -79,13 +83,10 @@ def load(
 
     Clients are split within each locale, before they are cut by `sentences_per_client` and before
     `train_clients` thins the training ones: parts of one client never meet in two splits, and the
-    test clients are the same for any number of training clients.
+    test clients are the same for any number of training clients. `max_sentences_per_client` is of
+    the clients before they are cut.
     """
     fractions = check_fractions(Fractions(heldout_fraction, test_fraction))
-    check(
-        sentences_per_client is None or sentences_per_client >= 1,
-        f"sentences per client is {sentences_per_client}; it must be at least 1",
-    )
     files = [File(source, name) for source in sources for name in _names(source)]
     for file, number in Counter(files).items():
         check(number == 1, f"{file.source}: the file {file.name!r} is there {number} times")
@@ -105,13 +106,11 @@ def load(
 
     def read(left_out: Counter[str]) -> Iterator[Sentence]:
         left_out.update(passed_over)
-        taken: Counter[str] = Counter()
         for file, text in _texts(sources, kept, encoding):
             owner, words = kept[file], None
             domain = domains.index(owner.locale)
             for words in split_sentences(text):
-                client = _slice_name(owner.client, taken, sentences_per_client)
-                yield Sentence(splits[owner.client], client, domain, words)
+                yield Sentence(splits[owner.client], owner.client, domain, words)
             if words is None:
                 left_out["files without text"] += 1
 
@@ -119,7 +118,7 @@ def load(
         "text-by-locale",
         "GPL-2.0 (ACTIV-ES)" if pattern == ACTIV_ES and not csv else "not stated",
         domains,
-        read,
+        _cut(first_sentences(read, max_sentences_per_client), sentences_per_client),
         TextOptions(vocab_size, vocab, length),
     )
 
@@ -227,9 +226,17 @@ def _decode(member: Member, encoding: str, place: str) -> str:
         raise BadInput(f"{place} cannot be read as {encoding}: {error}") from error
 
 
-def _slice_name(client: str, taken: Counter[str], size: int | None) -> str:
-    """The client a sentence goes to: `client` itself, or its slice of `size` sentences."""
+def _cut(read: ReadSentences, size: int | None) -> ReadSentences:
+    """`read`, with each client cut into clients of `size` sentences, unless that is None."""
     if size is None:
-        return client
-    taken[client] += 1
-    return f"{client}#{(taken[client] - 1) // size}"
+        return read
+    check(size >= 1, f"sentences per client is {size}; it must be at least 1")
+
+    def read_cut(left_out: Counter[str]) -> Iterator[Sentence]:
+        taken: Counter[str] = Counter()
+        for sentence in read(left_out):
+            number = taken[sentence.client] // size
+            taken[sentence.client] += 1
+            yield sentence._replace(client=f"{sentence.client}#{number}")
+
+    return read_cut
