@@ -18,7 +18,14 @@ from agnosticfl.channel import PLAIN, Channel, ChannelBuilder, Report, plain
 from agnosticfl.client import ClientWork, check_work, contribution_shapes
 from agnosticfl.cohorts import Cohorts, uniform_cohorts
 from agnosticfl.data.federated import FederatedData, only_domain
-from agnosticfl.engine import Blocks, Broadcast, EngineBuilder, SumOverClients, server_key
+from agnosticfl.engine import (
+    Blocks,
+    Broadcast,
+    EngineBuilder,
+    SumOverClients,
+    server_key,
+    with_unit_alpha,
+)
 from agnosticfl.errors import check
 from agnosticfl.model import Model
 from agnosticfl.server import (
@@ -72,6 +79,8 @@ def agnostic_round(
     seed: int = 0,
 ) -> Callable[[ServerState, Any], tuple[ServerState, RoundInfo]]:
     """Procedure SERVER of Algorithm 1: the body of its loop over rounds t."""
+    if channel.unit_alpha:
+        sum_over_clients, channel = with_unit_alpha(sum_over_clients, channel)
 
     def round(state: ServerState, cohort: Any) -> tuple[ServerState, RoundInfo]:
         alpha = domain_scaling(state.domain_weights, state.window.mean)  # α = λ / mean_r N

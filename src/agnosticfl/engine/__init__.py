@@ -15,6 +15,7 @@ from agnosticfl.engine.seam import (
     EngineBuilder,
     SumOverClients,
     server_key,
+    with_unit_alpha,
 )
 from agnosticfl.engine.steps import steps
 
@@ -42,4 +43,5 @@ __all__ = [
     "reference",
     "server_key",
     "steps",
+    "with_unit_alpha",
 ]
