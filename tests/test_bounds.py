@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from benchmarks.liar import attacked
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,3 +118,18 @@ def test_a_round_says_how_many_it_clipped():
 def test_bad_bounds_are_refused(bounds: Bounds, problem: str):
     with pytest.raises(BadInput, match=problem):
         check_bounds(bounds)
+
+
+@pytest.mark.slow
+def test_one_client_in_fifty_cannot_take_all_the_weight():
+    free, held = (
+        attacked(1e6, bound, cap, rounds=600) for bound, cap in [(None, None), (20.0, 0.6)]
+    )
+    # Unbounded, its domain gets all of λ and the model goes to its centre, 1.
+    assert free.weight > 0.99
+    assert free.worst > 3.5
+    # Bounded, its examples, 7 of 350 around that centre, add at most 20 each to the domain's mean
+    # loss: 4 w = 7 · 19 / 350 moves the balance of the extreme domains, (1 − w)² and (−1 − w)².
+    assert abs(held.w) < 0.15
+    assert held.worst < 1.45
+    assert held.clipped == 1
