@@ -22,11 +22,13 @@ from agnosticfl.weights import (
     adjusted,
     averaged,
     averaged_loss,
+    capped,
     chain,
     chi_squared,
     cvar,
     decaying,
     exponentiated_gradient,
+    fixed,
     minimum_weight,
     mixed,
     normalised,
@@ -225,6 +227,32 @@ def test_minimum_weight_by_hand():
     )
 
 
+def test_capped_by_hand():
+    rule = chain(projected_gradient(1.0), capped(0.5))
+    # (1, 0, 0) has 0.5 too much in its first weight; the nearest point gives it to both others.
+    np.testing.assert_allclose(
+        weights_after(rule, [0.4, 0.4, 0.2], stats([5.0, 0.0, 0.0])), [0.5, 0.25, 0.25], rtol=1e-6
+    )
+    # Two at the cap leave the rest to the others: 0.45 and 0.45, and what is missing to 0.1.
+    rule = chain(fixed(), capped(0.45))
+    np.testing.assert_allclose(
+        weights_after(rule, [0.5, 0.45, 0.05], stats([0.0, 0.0, 0.0])), [0.45, 0.45, 0.1], rtol=1e-5
+    )
+    within = chain(fixed(), capped(0.6))
+    np.testing.assert_allclose(
+        weights_after(within, [0.6, 0.3, 0.1], stats([0.0, 0.0, 0.0])), [0.6, 0.3, 0.1], rtol=1e-5
+    )
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=3, max_size=8).filter(lambda w: sum(w) > 1e-3))
+def test_no_weight_passes_its_cap(weights: list[float]):
+    start = (np.array(weights) / sum(weights)).tolist()
+    after = weights_after(chain(fixed(), capped(0.4)), start, stats([0.0] * len(start)))
+    assert np.max(after) <= 0.4 + 1e-6
+    assert np.min(after) >= 0
+    np.testing.assert_allclose(np.sum(after), 1, rtol=1e-5)
+
+
 def test_the_rule_goes_on_from_the_weight_that_it_was_given():
     """A domain held at its minimum for long comes back as fast as after one round."""
     easy, hard = stats([3.0, 0.0]), stats([0.0, 3.0])
@@ -293,6 +321,11 @@ def test_a_task_names_a_chain():
         (
             lambda: minimum_weight(0.3).init(jnp.ones(4)),
             "minimum weight is 0.3 for 4 domains; it must be at most 0.25, or they cannot sum",
+        ),
+        (lambda: capped(0), "highest weight is 0; it must be above 0 and at most 1"),
+        (
+            lambda: capped(0.2).init(jnp.ones(4)),
+            "highest weight is 0.2 for 4 domains; it must be at least 0.25, or they cannot sum",
         ),
         (lambda: chain(normalised()), "a chain of LossTransform; it must be transforms of losses"),
         (lambda: chain(mixed(0.1), tilted(1)), "a chain of WeightTransform, WeightRule"),

@@ -19,6 +19,7 @@ from agnosticfl.weights import (
     adjusted,
     averaged,
     averaged_loss,
+    capped,
     chain,
     check_domain_weights,
     chi_squared,
@@ -66,6 +67,7 @@ CONTRACT = {
     "averaged_loss": chain(averaged_loss(), cvar(0.4)),
     "adjusted": chain(adjusted(1.0), exponentiated_gradient(0.1, "hold")),
     "minimum_weight": chain(exponentiated_gradient(0.1), minimum_weight(0.1)),
+    "capped": chain(exponentiated_gradient(0.1), capped(1.0)),
     "mixed": chain(projected_gradient(0.1), mixed(0.1)),
     "averaged": chain(projected_gradient(0.1), averaged()),
     "all together": chain(

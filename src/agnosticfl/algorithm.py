@@ -25,6 +25,7 @@ from agnosticfl.engine import (
     Reporters,
     SumOverClients,
     server_key,
+    with_unit_alpha,
 )
 from agnosticfl.errors import check
 from agnosticfl.model import Model
@@ -82,6 +83,8 @@ def agnostic_round(
     seed: int = 0,
 ) -> Callable[[ServerState, Any], tuple[ServerState, RoundInfo]]:
     """Procedure SERVER of Algorithm 1: the body of its loop over rounds t."""
+    if channel.unit_alpha:
+        sum_over_clients, channel = with_unit_alpha(sum_over_clients, channel)
 
     def round(state: ServerState, cohort: Any) -> tuple[ServerState, RoundInfo]:
         alpha = domain_scaling(state.domain_weights, state.window.mean)  # α = λ / mean_r N

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from agnosticfl.algorithm import Algorithm, agnostic_fedavg, fedavg_target
+from agnosticfl.channel import ChannelBuilder, plain
 from agnosticfl.cohorts import SAMPLING
 from agnosticfl.config import Config, Table
 from agnosticfl.data import SOURCES, FederatedData, Splits
@@ -18,6 +19,7 @@ from agnosticfl.engine import ENGINES, WITH_LANES, EngineBuilder
 from agnosticfl.errors import call_with_options, check, choose
 from agnosticfl.model import Model, Need
 from agnosticfl.models import MODELS
+from agnosticfl.secure.fixed_point import simulated
 from agnosticfl.weights import AFTER, BEFORE, RULES, WeightRule, chain
 
 
@@ -53,6 +55,7 @@ def build(config: Config) -> Parts:
         cohorts=build_named(config.sampling, SAMPLING, "sampling"),
         engine=build_engine(config),
         heldout=_followed(config, data),
+        channel=build_channel(config),
     )
     return Parts(model, data, algorithm)
 
@@ -104,6 +107,14 @@ def build_engine(config: Config) -> EngineBuilder:
         return engine
     check(config.engine in WITH_LANES, f"lanes is set, but engine {config.engine!r} has no lanes")
     return functools.partial(engine, lanes=config.lanes)
+
+
+def build_channel(config: Config) -> ChannelBuilder:
+    """What happens to contributions on their way into the sum."""
+    if config.secure is None:
+        return plain
+    secure = {"simulate": functools.partial(simulated, config.clients_per_round)}
+    return build_named(config.secure, secure, "secure")
 
 
 def build_rule(table: Table) -> WeightRule:

@@ -46,6 +46,7 @@ class Channel(NamedTuple):
     encode: Callable[[Any, Any, Array], Any]  # (state, contribution, key) -> message of one client
     summand: Callable[[Any], Any]  # message -> what is added up, itself if it can be added
     decode: Callable[[Any, Any, Array], Decoded]  # (state, Σ of summands, key) -> by the server
+    unit_alpha: bool = False  # whether it needs α with 1 as its largest entry, so that β^k ≤ N^k
 
 
 # A channel is made for the shapes of what enters it (a `ClientSum`, unless another precedes it).
@@ -127,4 +128,5 @@ def _one_after_the_other(stages: list[Channel]) -> Channel:
     def init() -> Any:
         return tuple(stage.init() for stage in stages)
 
-    return Channel(init, encode, stages[-1].summand, decode)
+    unit_alpha = any(stage.unit_alpha for stage in stages)
+    return Channel(init, encode, stages[-1].summand, decode, unit_alpha)

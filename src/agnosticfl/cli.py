@@ -29,6 +29,10 @@ Sets = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Changes a key of the task; may be repeated."),
 ]
 Target = Annotated[str | None, typer.Option(help="Domain of FedAvg (target-only).")]
+Secure = Annotated[
+    str | None,
+    typer.Option(metavar="simulate", help="Add up as secure aggregation does, in fixed point."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")]
 Track = Annotated[
     list[str] | None,
@@ -45,6 +49,7 @@ def run(
     rounds: Rounds = None,
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
     out: Out = None,
+    secure: Secure = None,
     sets: Sets = None,
     track: Track = None,
     resume: Resume = False,
@@ -54,8 +59,9 @@ def run(
     from agnosticfl import report
     from agnosticfl.console import print_report, stop_on_signals, watched_run
 
-    config = configs.resolve(task, algorithm, target, seed, rounds, sets or ())
-    for setting in sets or ():
+    settings = _settings(sets, secure)
+    config = configs.resolve(task, algorithm, target, seed, rounds, settings)
+    for setting in settings:
         check(
             configs.has_effect(config, setting), f"--set {setting} has no effect on {algorithm!r}"
         )
@@ -72,6 +78,7 @@ def compare(
     target: Target = None,
     rounds: Rounds = None,
     out: Out = None,
+    secure: Secure = None,
     sets: Sets = None,
     track: Track = None,
     resume: Resume = False,
@@ -92,7 +99,7 @@ def compare(
             seeds=seeds,
             target=target,
             rounds=rounds,
-            sets=sets or (),
+            sets=_settings(sets, secure),
         )
     print_report(report.write_report([folder], folder), folder)
 
@@ -120,6 +127,11 @@ def tasks() -> None:
     names = task_names()
     for name in names:
         typer.echo(f"{name:{max(map(len, names))}} {task_description(name)}")
+
+
+def _settings(sets: list[str] | None, secure: str | None) -> list[str]:
+    """What the command line changes of the task."""
+    return [*(sets or ()), *([f"secure.name={secure}"] if secure else ())]
 
 
 def _version(wanted: bool) -> None:

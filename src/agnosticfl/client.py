@@ -126,9 +126,13 @@ def contribution_shapes(model: Model, num_domains: int) -> ClientSum:
 def contribution(
     params: Params, trained: Params, beta: Array, loss: Array, count: Array
 ) -> ClientSum:
-    """What client k adds to the sum: nothing at all if any number of it is not finite."""
+    """What client k adds to the sum."""
     delta = weighted_delta(params, trained, beta)
-    sums = ClientSum(delta, beta, loss, count, jnp.zeros(()))
+    return usable(ClientSum(delta, beta, loss, count, jnp.zeros(())))
+
+
+def usable(sums: ClientSum) -> ClientSum:
+    """A contribution, or nothing at all in its place if any number of it is not finite."""
     nothing = jax.tree.map(jnp.zeros_like, sums)._replace(left_out=jnp.ones(()))
     return tree.select(tree.all_finite(sums), sums, nothing)
 

@@ -68,6 +68,7 @@ class Config:
     window_size: int = 1  # r
     init_domain_weights: list[float] | None = None  # λ_0; uniform if not given
     sampling: Table = dataclasses.field(default_factory=lambda: {"name": "uniform"})
+    secure: Table | None = None  # {name, bounds of a client}: sums as under secure aggregation
     engine: str = "auto"
     lanes: int | None = None  # L; as many as suit the model and the device if not given
     metric: str = "loss"  # by which the worst domain is told

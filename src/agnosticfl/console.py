@@ -71,7 +71,9 @@ def _state(record: Record) -> str:
     losses = [loss for loss in record["loss"] if loss is not None]
     weights = " ".join(f"{w:.2f}" for w in record["domain_weights"][:6])
     left_out = f"  {record['left_out']} clients left out" if record["left_out"] else ""
-    return f"worst loss {max(losses, default=float('nan')):.4g}  λ {weights}{left_out}"
+    clipped = record.get("clients_clipped", 0)
+    clipped = f"  {clipped:.0f} clients clipped" if clipped else ""
+    return f"worst loss {max(losses, default=float('nan')):.4g}  λ {weights}{left_out}{clipped}"
 
 
 @contextlib.contextmanager

@@ -218,6 +218,7 @@ def _summary(
         "worst_domain": worst.domain,
         "gap": worst.gap,
         "clients_left_out": sum(r["left_out"] for r in records),
+        "clients_clipped": sum(r.get("clients_clipped", 0) for r in records),
         "seconds_per_round": statistics.median(r["seconds"] for r in records),
         "bytes": {
             "down_per_round": last["bytes_down"],

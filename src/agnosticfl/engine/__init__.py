@@ -16,6 +16,7 @@ from agnosticfl.engine.seam import (
     EngineBuilder,
     SumOverClients,
     server_key,
+    with_unit_alpha,
 )
 from agnosticfl.engine.steps import steps
 
@@ -45,4 +46,5 @@ __all__ = [
     "reporters",
     "server_key",
     "steps",
+    "with_unit_alpha",
 ]

@@ -5,8 +5,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
+from agnosticfl import tree
+from agnosticfl.channel import Channel, Decoded
 from agnosticfl.client import ClientWork
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.model import Params
@@ -48,6 +51,29 @@ class Engine(NamedTuple):
 
 # An engine is made from the client's work, the data, who takes part, and the seed.
 EngineBuilder: TypeAlias = Callable[[ClientWork, FederatedData, Sampler, int], Engine]
+
+
+def with_unit_alpha(
+    sum_over_clients: SumOverClients, channel: Channel
+) -> tuple[SumOverClients, Channel]:
+    """Sends α with 1 as its largest entry, and brings Σ_k β^k Δ^k and Σ_k β^k back to α's scale.
+
+    The scale of α cancels in the clients' losses and in the mean update; what it changes is the
+    size of β^k, which a channel can bound only so.
+    """
+
+    def summed(sent: Broadcast, cohort: Any) -> tuple[Any, Array]:
+        scale = jnp.max(sent.alpha)
+        unit = sent._replace(alpha=tree.divide(sent.alpha, scale))
+        return sum_over_clients(unit, cohort), scale
+
+    def decode(state: Any, summed: tuple[Any, Array], key: Array) -> Decoded:
+        encoded, scale = summed
+        total, state, report = channel.decode(state, encoded, key)
+        delta = tree.scale(scale, total.weighted_delta)
+        return Decoded(total._replace(weighted_delta=delta, beta=scale * total.beta), state, report)
+
+    return summed, channel._replace(decode=decode)
 
 
 def client_key(seed: int, t: int | Array, client: int | Array) -> Array:

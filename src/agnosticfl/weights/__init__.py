@@ -22,6 +22,7 @@ from agnosticfl.weights.transforms import (
     adjusted,
     averaged,
     averaged_loss,
+    capped,
     decaying,
     minimum_weight,
     mixed,
@@ -51,6 +52,7 @@ BEFORE: dict[str, Callable[..., LossTransform]] = {
 # and its `after`, what is done to λ.
 AFTER: dict[str, Callable[..., WeightTransform]] = {
     "minimum_weight": minimum_weight,
+    "capped": capped,
     "mixed": mixed,
     "averaged": averaged,
 }
@@ -66,6 +68,7 @@ __all__ = [
     "adjusted",
     "averaged",
     "averaged_loss",
+    "capped",
     "chain",
     "check_domain_weights",
     "chi_squared",

@@ -121,6 +121,29 @@ def minimum_weight(lowest: float) -> WeightTransform:
     return WeightTransform(init, update)
 
 
+def capped(highest: float) -> WeightTransform:
+    """The λ nearest to the rule's with every λ_i ≤ `highest`; the rule goes on from there.
+
+    A domain whose losses are reported too high, by whomever, cannot take all of the training.
+    """
+    check(0 < highest <= 1, f"highest weight is {highest}; it must be above 0 and at most 1")
+
+    def init(weights: Array) -> tuple[()]:
+        check(
+            highest * weights.size >= 1,
+            f"highest weight is {highest} for {weights.size} domains; it must be at least"
+            f" {1 / weights.size:.4g}, or they cannot sum to 1",
+        )
+        return ()
+
+    def update(state: tuple[()], weights: Array) -> tuple[Array, tuple[()]]:
+        mass = jnp.asarray(highest * weights.size - 1, weights.dtype)
+        room = project(highest - weights, mass, jnp.ones_like(weights, bool))
+        return jnp.maximum(highest - room, 0.0), state
+
+    return WeightTransform(init, update)
+
+
 def mixed(share: float) -> WeightTransform:
     """λ ← (1 − ε) λ + ε λ_0, and the rule goes on from there (fixed share, Herbster and Warmuth
     1998, with λ_0 as the prior).
