@@ -4,7 +4,8 @@
 The server's half is `agnostic_round` below, nearly line by line; the client's half is `client.py`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ from agnosticfl.data.federated import FederatedData, only_domain
 from agnosticfl.engine import Blocks, Broadcast, EngineBuilder, SumOverClients, server_key
 from agnosticfl.errors import check
 from agnosticfl.model import Model
+from agnosticfl.precision import in_precision
 from agnosticfl.server import (
     ServerState,
     domain_scaling,
@@ -60,6 +62,7 @@ class Algorithm(NamedTuple):
     round: Callable[[ServerState, Any], tuple[ServerState, RoundInfo]]
     clients_per_round: int  # c
     channel: Channel = PLAIN
+    settings: Mapping[str, Any] = MappingProxyType({})  # what the engine chose for itself
     # If not None: state -> the states and infos of the next rounds, stacked: the same, faster.
     block: Callable[[ServerState], tuple[ServerState, RoundInfo]] | None = None
 
@@ -122,6 +125,7 @@ def agnostic_fedavg(
     cohorts: Cohorts | None = None,
     engine: EngineBuilder = engines.auto,
     channel: ChannelBuilder = plain,
+    precision: str = "float32",
 ) -> Algorithm:
     """Agnostic Federated Averaging: min over w of the largest mean loss of any domain.
 
@@ -142,6 +146,8 @@ def agnostic_fedavg(
       cohorts: how the clients of a round are chosen; default `uniform_cohorts()`.
       engine: how the sum over clients is computed.
       channel: what happens to a contribution on its way into the sum; see `channel`.
+      precision: of the factors of matrix products, `"float32"`, `"tf32"` or `"bf16"`; see
+        `precision`.
     """
     check(seed >= 0, f"seed is {seed}; it must be a whole number ≥ 0")
     server_optimizer = optax.sgd(1.0) if server_optimizer is None else server_optimizer
@@ -151,7 +157,7 @@ def agnostic_fedavg(
     work = ClientWork(model, client_optimizer, p, batch_size, epochs, normalisation, way)
     check_work(work)
     sampler = (cohorts or uniform_cohorts())(data, clients_per_round, seed)
-    seam = engine(work, data, sampler, seed)
+    seam = in_precision(engine, precision)(work, data, sampler, seed)
 
     def init() -> ServerState:
         return init_state(
@@ -166,8 +172,10 @@ def agnostic_fedavg(
         )
 
     round = agnostic_round(seam.sum_over_clients, server_optimizer, weight_rule, way, seed)
+    round = in_precision(round, precision)
     block = None if seam.blocks is None else _block(seam.blocks, round)
-    return Algorithm(init, seam.cohort, seam.compile(round), clients_per_round, way, block)
+    compiled = seam.compile(round)
+    return Algorithm(init, seam.cohort, compiled, clients_per_round, way, seam.settings, block)
 
 
 def _block(blocks: Blocks, round: Callable[..., Any]) -> Callable[[ServerState], Any]:
