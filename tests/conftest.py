@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests are stricter than users need to be: no silent broadcasting, no silent change of dtype."""
 
+import os
 import tempfile
 
 import jax
@@ -10,8 +11,11 @@ from hypothesis import settings
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-# Properties compile the same round again and again with other data.
-jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp(prefix="agnosticfl-tests-"))
+# Properties compile the same round again and again with other data, and so do the processes that
+# tests start; none of them touches the memory of the user's own runs.
+memory = tempfile.mkdtemp(prefix="agnosticfl-tests-")
+os.environ["AGNOSTICFL_CACHE"] = memory
+jax.config.update("jax_compilation_cache_dir", memory)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 # Compilation makes the first example of a property slow, so there is no deadline; the same examples

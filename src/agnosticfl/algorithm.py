@@ -4,7 +4,8 @@
 The server's half is `agnostic_round` below, nearly line by line; the client's half is `client.py`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -29,6 +30,7 @@ from agnosticfl.engine import (
 )
 from agnosticfl.errors import check
 from agnosticfl.model import Model
+from agnosticfl.precision import in_precision
 from agnosticfl.server import (
     ServerState,
     domain_scaling,
@@ -70,6 +72,7 @@ class Algorithm(NamedTuple):
     round: Callable[[ServerState, Any], tuple[ServerState, RoundInfo]]
     clients_per_round: int  # c
     channel: Channel = PLAIN
+    settings: Mapping[str, Any] = MappingProxyType({})  # what the engine chose for itself
     # If not None: state -> the states and infos of the next rounds, stacked: the same, faster.
     block: Callable[[ServerState], tuple[ServerState, RoundInfo]] | None = None
     reporting_clients: int = 0  # held-out ones, who take w and answer (L^k, N^k)
@@ -136,6 +139,7 @@ def agnostic_fedavg(
     engine: EngineBuilder = engines.auto,
     channel: ChannelBuilder = plain,
     heldout: FederatedData | None = None,
+    precision: str = "float32",
 ) -> Algorithm:
     """Agnostic Federated Averaging: min over w of the largest mean loss of any domain.
 
@@ -157,6 +161,8 @@ def agnostic_fedavg(
       engine: how the sum over clients is computed.
       channel: what happens to a contribution on its way into the sum; see `channel`.
       heldout: clients who do not train. If given, λ follows their losses; see `follow_heldout`.
+      precision: of the factors of matrix products, `"float32"`, `"tf32"` or `"bf16"`; see
+        `precision`.
     """
     check(seed >= 0, f"seed is {seed}; it must be a whole number ≥ 0")
     server_optimizer = optax.sgd(1.0) if server_optimizer is None else server_optimizer
@@ -166,7 +172,7 @@ def agnostic_fedavg(
     work = ClientWork(model, client_optimizer, p, batch_size, epochs, normalisation, way)
     check_work(work)
     sampler = (cohorts or uniform_cohorts())(data, clients_per_round, seed)
-    seam = engine(work, data, sampler, seed)
+    seam = in_precision(engine, precision)(work, data, sampler, seed)
 
     def init() -> ServerState:
         return init_state(
@@ -181,8 +187,10 @@ def agnostic_fedavg(
         )
 
     round = agnostic_round(seam.sum_over_clients, server_optimizer, weight_rule, way, seed)
+    round = in_precision(round, precision)
     block = None if seam.blocks is None else _block(seam.blocks, round)
-    algorithm = Algorithm(init, seam.cohort, seam.compile(round), clients_per_round, way, block)
+    compiled = seam.compile(round)
+    algorithm = Algorithm(init, seam.cohort, compiled, clients_per_round, way, seam.settings, block)
     if heldout is None:
         return algorithm
     check(is_plain(way), "held-out clients report in the clear: the channel must be plain")

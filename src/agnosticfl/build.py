@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import optax
 
@@ -15,10 +16,12 @@ from agnosticfl.channel import ChannelBuilder, plain
 from agnosticfl.cohorts import SAMPLING
 from agnosticfl.config import Config, Table
 from agnosticfl.data import SOURCES, FederatedData, Splits
-from agnosticfl.engine import ENGINES, WITH_LANES, EngineBuilder
+from agnosticfl.engine import ENGINES, WITH_LANES, WITH_PROCESSES, EngineBuilder
+from agnosticfl.engine.tuning import Tuner
 from agnosticfl.errors import call_with_options, check, choose
 from agnosticfl.model import Model, Need
 from agnosticfl.models import MODELS
+from agnosticfl.precision import model_in_precision
 from agnosticfl.secure.fixed_point import simulated
 from agnosticfl.weights import AFTER, BEFORE, RULES, WeightRule, chain
 
@@ -31,8 +34,13 @@ class Parts(NamedTuple):
     algorithm: Algorithm
 
 
-def build(config: Config) -> Parts:
-    """Builds data, model and algorithm; every value that is not allowed is refused here."""
+def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) -> Parts:
+    """Builds data, model and algorithm; every value that is not allowed is refused here.
+
+    Args:
+      lanes: what was found for this run before, where the configuration does not say.
+      tuner: how to find it otherwise; by a rule if None.
+    """
     data: Splits = build_named(config.data, SOURCES, "data")
     model: Model = build_named(config.model, MODELS, "model")
     check_features(model, data, config.model["name"])
@@ -53,11 +61,12 @@ def build(config: Config) -> Parts:
         init_domain_weights=config.init_domain_weights,
         seed=config.seed,
         cohorts=build_named(config.sampling, SAMPLING, "sampling"),
-        engine=build_engine(config),
+        engine=build_engine(config, lanes, tuner),
         heldout=_followed(config, data),
         channel=build_channel(config),
+        precision=config.precision,
     )
-    return Parts(model, data, algorithm)
+    return Parts(model_in_precision(model, config.precision), data, algorithm)
 
 
 def _followed(config: Config, data: Splits) -> FederatedData | None:
@@ -100,13 +109,20 @@ def _misfit(need: Need, data: FederatedData, vocabulary_size: int | None) -> str
     return None if fits else f"feature {name!r} has values from {low} to {high}"
 
 
-def build_engine(config: Config) -> EngineBuilder:
-    """The engine, with as many lanes as the configuration wants."""
+def build_engine(config: Config, lanes: int | None, tuner: Tuner | None) -> EngineBuilder:
+    """The engine, with as many lanes and devices as the configuration wants."""
     engine: Any = ENGINES[choose(config.engine, ENGINES, "engine")]
-    if config.lanes is None:
-        return engine
-    check(config.engine in WITH_LANES, f"lanes is set, but engine {config.engine!r} has no lanes")
-    return functools.partial(engine, lanes=config.lanes)
+    check(
+        jax.process_count() == 1 or config.engine in WITH_PROCESSES,
+        f"engine {config.engine!r} cannot be shared by processes"
+        f" (allowed: {', '.join(WITH_PROCESSES)})",
+    )
+    if config.engine in WITH_LANES:
+        number = lanes if config.lanes is None else config.lanes
+        return functools.partial(engine, lanes=number, devices=config.devices, tuner=tuner)
+    for key, value in {"lanes": config.lanes, "devices": config.devices}.items():
+        check(value is None, f"{key} is set, but engine {config.engine!r} has no {key}")
+    return engine
 
 
 def build_channel(config: Config) -> ChannelBuilder:

@@ -30,9 +30,10 @@ def save(folder: Path, state: ServerState) -> None:
     temporary, place = folder / f".{name}.tmp", folder / name
     for leftover in (*folder.glob(".*.tmp"), place):
         shutil.rmtree(leftover, ignore_errors=True)
-    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+    with _checkpointer() as checkpointer:
         target = (temporary / "state").resolve()  # Orbax wants it absolute
-        checkpointer.save(target, args=ocp.args.StandardSave(state._asdict()))
+        arrays = jax.device_get(state)._asdict()
+        checkpointer.save(target, args=ocp.args.StandardSave(arrays))
     write_json(temporary / "manifest.json", _checksums(temporary / "state"))
     temporary.rename(place)
     sync(folder)
@@ -59,9 +60,18 @@ def restore(folder: Path, like: ServerState, say: Callable[[str], Any]) -> Serve
 
 def _read(place: Path, like: ServerState) -> ServerState:
     shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, like._asdict())
-    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+    with _checkpointer() as checkpointer:
         path = (place / "state").resolve()
         return ServerState(**checkpointer.restore(path, args=ocp.args.StandardRestore(shapes)))
+
+
+def _checkpointer() -> ocp.Checkpointer:
+    """Of this process alone: it does not wait for the others of its run."""
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=jax.process_index(), active_processes={jax.process_index()}
+    )
+    handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
 def _rounds(folder: Path) -> list[Path]:

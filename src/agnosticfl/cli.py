@@ -3,7 +3,7 @@
 
 import functools
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -38,6 +38,16 @@ Track = Annotated[
     list[str] | None,
     typer.Option(help="Send the numbers to mlflow or wandb as well; may be repeated."),
 ]
+Precision = Annotated[
+    str | None,
+    typer.Option(help="Of matrix products on accelerators: float32 (the default), tf32 or bf16."),
+]
+Cache = Annotated[
+    bool,
+    typer.Option(
+        "--cache/--no-cache", help="Remember compiled rounds between runs ($AGNOSTICFL_CACHE)."
+    ),
+]
 Out = Annotated[Path | None, typer.Option(help="Folder to write to; below runs/ by default.")]
 
 
@@ -53,22 +63,37 @@ def run(
     sets: Sets = None,
     track: Track = None,
     resume: Resume = False,
+    precision: Precision = None,
+    cache: Cache = True,
+    coordinator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where process 0 of several listens.")
+    ] = None,
+    num_processes: Annotated[int | None, typer.Option(help="How many there are.")] = None,
+    process_id: Annotated[int | None, typer.Option(help="Which this is, from 0 on.")] = None,
 ) -> None:
-    """Train once and write a run folder."""
+    """Train once and write a run folder.
+
+    Several processes, on one machine or many, train together if each is started with the same
+    command but for --process-id, or by SLURM's srun or Open MPI's mpirun. Process 0 writes.
+    """
     from agnosticfl import config as configs
-    from agnosticfl import report
+    from agnosticfl import processes, report
+    from agnosticfl.cache import cache_folder
     from agnosticfl.console import print_report, stop_on_signals, watched_run
 
     settings = _settings(sets, secure)
-    config = configs.resolve(task, algorithm, target, seed, rounds, settings)
+    config = configs.resolve(task, algorithm, target, seed, rounds, settings, precision)
     for setting in settings:
         check(
             configs.has_effect(config, setting), f"--set {setting} has no effect on {algorithm!r}"
         )
     folder = out or Path("runs") / f"{config.task}-{algorithm}-seed{seed}"
-    with stop_on_signals() as should_stop:
-        watched_run(config, folder, resume=resume, track=track or (), should_stop=should_stop)
-    print_report(report.write_report([folder], folder), folder)
+    options: dict[str, Any] = {"resume": resume, "track": track or (), "cache": cache_folder(cache)}
+    together = processes.joined(coordinator, num_processes, process_id)
+    with together, stop_on_signals() as should_stop:
+        watched_run(config, folder, should_stop=should_stop, **options)
+        if processes.is_first():
+            print_report(report.write_report([folder], folder), folder)
 
 
 @app.command()
@@ -82,10 +107,13 @@ def compare(
     sets: Sets = None,
     track: Track = None,
     resume: Resume = False,
+    precision: Precision = None,
+    cache: Cache = True,
 ) -> None:
     """Run FedAvg (uniform), FedAvg (target-only) and AFA, and print the paper's table."""
     from agnosticfl import compare as comparison
     from agnosticfl import report
+    from agnosticfl.cache import cache_folder
     from agnosticfl.console import print_report, stop_on_signals, watched_run
 
     folder = out or Path("runs") / f"compare-{Path(task).stem}"
@@ -94,12 +122,17 @@ def compare(
             task,
             folder,
             functools.partial(
-                watched_run, resume=resume, track=track or (), should_stop=should_stop
+                watched_run,
+                resume=resume,
+                track=track or (),
+                should_stop=should_stop,
+                cache=cache_folder(cache),
             ),
             seeds=seeds,
             target=target,
             rounds=rounds,
             sets=_settings(sets, secure),
+            precision=precision,
         )
     print_report(report.write_report([folder], folder), folder)
 

@@ -22,6 +22,7 @@ def compare(
     target: str | None = None,
     rounds: int | None = None,
     sets: Sequence[str] = (),
+    precision: str | None = None,
 ) -> None:
     """Runs the three algorithms in folders below `out`.
 
@@ -32,7 +33,9 @@ def compare(
     check(seeds >= 1, f"number of seeds is {seeds}; it must be at least 1")
 
     def configs(algorithm: str, target: str | None = None) -> list[Config]:
-        return [resolve(task, algorithm, target, seed, rounds, sets) for seed in range(seeds)]
+        return [
+            resolve(task, algorithm, target, seed, rounds, sets, precision) for seed in range(seeds)
+        ]
 
     def run_all(configs: list[Config]) -> list[dict[str, Any]]:
         return [run(config, out / f"{config.algorithm}-seed{config.seed}") for config in configs]

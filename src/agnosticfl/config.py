@@ -71,6 +71,8 @@ class Config:
     secure: Table | None = None  # {name, bounds of a client}: sums as under secure aggregation
     engine: str = "auto"
     lanes: int | None = None  # L; as many as suit the model and the device if not given
+    devices: int | None = None  # of each process; all if not given
+    precision: str = "float32"  # of matrix products: float32, tf32 or bf16
     metric: str = "loss"  # by which the worst domain is told
     evaluation_every: int = 0  # rounds between two looks at held-out clients; 0 for none
     evaluation_clients: int = 100  # held-out clients looked at, always the same
@@ -109,11 +111,13 @@ def resolve(
     seed: int = 0,
     rounds: int | None = None,
     sets: Sequence[str] = (),
+    precision: str | None = None,
 ) -> Config:
     """The configuration of one run.
 
     Weakest first: defaults of `Config`, the task, what makes the algorithm what it is, the task's
-    `[algorithms.NAME]`. `sets` are `key=value` with dotted keys, and change the task itself.
+    `[algorithms.NAME]`, arguments that are given. `sets` are `key=value` with dotted keys, and
+    change the task itself.
     """
     entry = ALGORITHMS[choose(algorithm, ALGORITHMS, "algorithm")]
     needs = "needs --target DOMAIN" if entry.takes_target else "takes no --target"
@@ -128,8 +132,8 @@ def resolve(
     for name in own:
         choose(name, ALGORITHMS, f"algorithm in [algorithms] of task {task!r}")
     named = {"task": Path(task).stem, "algorithm": algorithm, "target": target, "seed": seed}
-    if rounds is not None:
-        named["rounds"] = rounds
+    given = {"rounds": rounds, "precision": precision}
+    named |= {key: value for key, value in given.items() if value is not None}
     for key in ("task", "algorithm", "target", "seed"):
         check(key not in table, f"{key!r} cannot be set here; it is an option of the command")
     return _config({**table, **entry.settings, **own.get(algorithm, {}), **named}, f"task {task!r}")

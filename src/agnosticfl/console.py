@@ -14,7 +14,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from agnosticfl import processes
+from agnosticfl.cache import remember_compilations
 from agnosticfl.config import Config, title
+from agnosticfl.engine.tuning import stopwatch
 from agnosticfl.experiment import Stopped, run
 from agnosticfl.report import Comparison, tables, terminal
 from agnosticfl.tracking import Record
@@ -35,15 +38,30 @@ def print_report(comparison: Comparison, folder: Path) -> None:
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False)
 
 
-def watched_run(config: Config, folder: Path, **options: Any) -> dict[str, Any]:
-    """A run with its progress shown; `options` are those of `experiment.run`."""
-    with watch(config) as on_round:
-        return run(config, folder, on_round=on_round, say=messages, **options)
+def watched_run(
+    config: Config, folder: Path, *, cache: Path | None, **options: Any
+) -> dict[str, Any]:
+    """A run with its progress shown; `options` are those of `experiment.run`.
+
+    Of several processes, one shows it. What can be used again is kept in the folder `cache`.
+    """
+    remember_compilations(cache)
+    tuner = stopwatch(None if cache is None else cache / "lanes.json")
+    silent = not processes.is_first()
+    say = _nothing if silent else messages
+    with watch(config, silent) as on_round:
+        return run(config, folder, on_round=on_round, say=say, tuner=tuner, **options)
+
+
+def _nothing(_: Any) -> None: ...
 
 
 @contextlib.contextmanager
-def watch(config: Config) -> Generator[Callable[[Record], None]]:
+def watch(config: Config, silent: bool = False) -> Generator[Callable[[Record], None]]:
     """Shows rounds, rounds/s, the worst domain's loss and λ while the block runs."""
+    if silent:
+        yield _nothing
+        return
     name = f"{config.task} {title(config)} seed {config.seed}"
     console = Console(stderr=True)
     shown = time.monotonic()

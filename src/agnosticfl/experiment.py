@@ -2,8 +2,9 @@
 """A run: task + algorithm + seed -> a run folder that survives a crash.
 
 config.json    the resolved configuration      metrics.jsonl  a line a round
-checkpoints/   the server state                tensorboard/   the same, as events
-summary.json   what came out; there only when the run is complete
+engine.json    what the engine chose           tensorboard/   the same, as events
+checkpoints/   the server state                summary.json   what came out; there only when the
+                                                              run is complete
 """
 
 import contextlib
@@ -18,11 +19,13 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from agnosticfl import __version__, checkpoint, ledger, tree
+from agnosticfl import __version__, checkpoint, ledger, processes, tree
 from agnosticfl.algorithm import Algorithm, RoundInfo
 from agnosticfl.build import Parts, build
 from agnosticfl.config import Config, first_difference
 from agnosticfl.data import FederatedData, domain_counts
+from agnosticfl.engine.shards import here
+from agnosticfl.engine.tuning import Tuner
 from agnosticfl.errors import BadInput, check
 from agnosticfl.evaluate import Evaluation, evaluator, full_evaluator, some_clients, worst_domain
 from agnosticfl.files import read_json, write_json
@@ -49,6 +52,7 @@ def run(
     on_round: Callable[[Record], Any] = lambda _: None,
     say: Callable[[str], Any] = lambda _: None,
     should_stop: Callable[[], bool] = lambda: False,
+    tuner: Tuner | None = None,
 ) -> dict[str, Any]:
     """Runs `config` in the folder `out` and returns its summary.
 
@@ -59,52 +63,91 @@ def run(
       on_round: gets the record of each round (and, on a resume, nothing of earlier rounds).
       say: gets messages for the user.
       should_stop: asked after each round; if true, the state is saved and `Stopped` raised.
+      tuner: finds the number of lanes where the configuration does not say; a rule if None.
+
+    Of several processes (see `processes`) all call it with the same configuration, and the first
+    one alone uses the folder.
     """
     starts = [tracker(name) for name in track]
-    parts = build(config)
+    first = processes.is_first()
+    found = processes.from_first(lambda: _found_before(out) if resume else {})
+    parts = build(config, found.get("lanes"), tuner)
     look = _lookout(config, parts)
     state = parts.algorithm.init()
-    _open_folder(config, out, resume)
-    if (out / "summary.json").exists():
+    complete = processes.from_first(lambda: _open_folder(config, parts, out, resume))
+    devices = parts.algorithm.settings.get("devices")
+    if found and found.get("devices") != devices:
+        say(f"this run had {found.get('devices')} devices and now has {devices}: rounding differs")
+    if complete:
         say(f"{out} is complete already")
-        return read_json(out / "summary.json")
+        return processes.from_first(lambda: read_json(out / "summary.json"))
     if resume:
-        state = checkpoint.restore(out / "checkpoints", state, say) or state
+        if first:
+            state = checkpoint.restore(out / "checkpoints", state, say) or state
+        state = processes.arrays_from_first(state)
     domains = parts.data.train.domains
     with contextlib.ExitStack() as stack:
-        sinks = [stack.enter_context(start(config, out, say)) for start in starts]
-        book = Tracker(out, domains, int(state.round), sinks)
-        stack.callback(book.close)
-        for latest, record in _rounds(config, parts, look, state):
-            state = latest
-            book.write(record)
-            on_round(record)
-            done, stop = record["round"] == config.rounds, should_stop()
-            if done or stop or record["round"] % config.checkpoint_every == 0:
-                book.flush()
-                checkpoint.save(out / "checkpoints", state)
-            if stop and not done:
-                raise Stopped(f"stopped after round {record['round']} of {config.rounds}")
-        summary = _summary(config, parts, state, read_records(out))
+        sinks = [stack.enter_context(start(config, out, say)) for start in starts if first]
+        book = Tracker(out, domains, int(state.round), sinks) if first else None
+        stack.callback(lambda: book and book.close())
+        try:
+            with processes.noticing_losses():
+                for latest, record in _rounds(config, parts, look, state):
+                    state = latest
+                    if book:
+                        book.write(record)
+                    on_round(record)
+                    done = record["round"] == config.rounds
+                    stop = processes.any_of_them(should_stop())
+                    if book and (done or stop or record["round"] % config.checkpoint_every == 0):
+                        _save(out, book, state)
+                    if stop and not done:
+                        raise Stopped(f"stopped after round {record['round']} of {config.rounds}")
+        except processes.Lost as lost:
+            if book:
+                _save(out, book, state)
+            again = "start all processes again with --resume to go on"
+            raise processes.Lost(f"{lost} after round {int(state.round)}; {again}") from lost
+        summary = processes.from_first(lambda: _summary(config, parts, state, read_records(out)))
         for sink in sinks:
             sink(config.rounds, scalars({"test": summary["test"]}, domains))
-    write_json(out / "summary.json", summary)
+    if first:
+        write_json(out / "summary.json", summary)
     return summary
 
 
-def _open_folder(config: Config, out: Path, resume: bool) -> None:
-    """Makes the folder, or makes sure that what is in it belongs to this configuration."""
+def _save(out: Path, book: Tracker, state: ServerState) -> None:
+    book.flush()
+    checkpoint.save(out / "checkpoints", state)
+
+
+def _found_before(out: Path) -> dict[str, Any]:
+    """What the engine of an interrupted run had chosen: going on takes the same, for its bits."""
+    return read_json(out / "engine.json") if (out / "engine.json").exists() else {}
+
+
+def _open_folder(config: Config, parts: Parts, out: Path, resume: bool) -> bool:
+    """Makes the folder, or makes sure that what is in it belongs to this configuration.
+
+    Returns whether the run in it is complete.
+    """
     new = dataclasses.asdict(config)
     if (out / "config.json").exists():
         check(resume, f"{out} holds a run already; go on with --resume or choose another --out")
         difference = first_difference(read_json(out / "config.json"), new)
         check(difference is None, f"{out} holds a run of another configuration: {difference}")
-        return
-    # A crash before the configuration was there leaves at most its temporary file.
-    free = not out.exists() or (out.is_dir() and all(p.suffix == ".tmp" for p in out.iterdir()))
+        return (out / "summary.json").exists()
+    # A crash before the configuration was there leaves no more than these.
+    free = not out.exists() or (out.is_dir() and all(_leftover(path) for path in out.iterdir()))
     check(free, f"{out} exists and holds no run; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "engine.json", dict(parts.algorithm.settings))
     write_json(out / "config.json", new)
+    return False
+
+
+def _leftover(path: Path) -> bool:
+    return path.suffix == ".tmp" or path.name == "engine.json"
 
 
 def _rounds(
@@ -126,7 +169,7 @@ def _rounds(
                 "seconds": seconds,
                 "time": time.time(),
                 **_small_params(after),
-                **look(t, after.params),
+                **look(t, here(after.params)),
             },
         )
 
@@ -138,6 +181,8 @@ def _lookout(config: Config, parts: Parts) -> Lookout:
         return lambda _t, _params: {}
     if heldout is None:
         raise BadInput(f"evaluation_every is {every}, but the data has no split 'heldout'")
+    if not processes.is_first():
+        return lambda _t, _params: {}
     clients = some_clients(heldout, config.evaluation_clients, config.seed)
     measure = evaluator(parts.model, heldout, config.evaluation_batch_size, clients)
     return lambda t, params: {"heldout": measure(params)} if t % every == 0 else {}
@@ -196,7 +241,7 @@ def _small_params(state: ServerState) -> Record:
 def _summary(
     config: Config, parts: Parts, state: ServerState, records: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    results = _final_results(config, parts, state.params)
+    results = _final_results(config, parts, here(state.params))
     domains = {split: result.domains for split, result in results.items()}
     worst = worst_domain(domains["test"], config.metric)
     last = records[-1]
@@ -266,4 +311,5 @@ def _environment() -> dict[str, Any]:
         "jax": jax.__version__,
         "python": platform.python_version(),
         "device": f"{jax.device_count()} × {device.device_kind}",
+        "processes": jax.process_count(),
     }

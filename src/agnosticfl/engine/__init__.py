@@ -28,11 +28,13 @@ ENGINES: dict[str, EngineBuilder] = {
     "padded": padded,
     "reference": reference,
 }
-WITH_LANES = ("auto", "lanes")  # those whose number of lanes can be chosen
+WITH_LANES = ("auto", "lanes")  # those whose number of lanes and devices can be chosen
+WITH_PROCESSES = ("auto", "lanes", "steps")  # those that several processes can share
 
 __all__ = [
     "ENGINES",
     "WITH_LANES",
+    "WITH_PROCESSES",
     "Blocks",
     "Broadcast",
     "Engine",

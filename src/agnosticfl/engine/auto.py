@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine that suits the model and the device. All of them give the same numbers."""
 
+from typing import Any
+
 import jax
 
 from agnosticfl.client import ClientWork
@@ -13,17 +15,23 @@ from agnosticfl.sampling import Sampler
 
 
 def auto(
-    work: ClientWork, data: FederatedData, sampler: Sampler, seed: int, *, lanes: int | None = None
+    work: ClientWork,
+    data: FederatedData,
+    sampler: Sampler,
+    seed: int,
+    *,
+    lanes: int | None = None,
+    **options: Any,
 ) -> Engine:
     """`steps` for a model with a convolution on a CPU, `lanes` for everything else.
 
     A rule and no measurement: a run that is resumed must not come to another choice. A number of
-    `lanes` asks for lanes in any case.
+    `lanes` asks for lanes in any case; the other options are theirs too.
     """
     on_cpu = lanes is None and jax.default_backend() == "cpu"
     if on_cpu and has_convolution(work.model, data):
         return steps(work, data, sampler, seed)
-    return on_lanes(work, data, sampler, seed, lanes=lanes)
+    return on_lanes(work, data, sampler, seed, lanes=lanes, **options)
 
 
 def has_convolution(model: Model, data: FederatedData) -> bool:

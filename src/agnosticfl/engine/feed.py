@@ -34,13 +34,15 @@ def fits(data: FederatedData) -> bool:
 
 
 def whole(data: FederatedData) -> Pool:
-    """All examples on the device."""
-    return jax.device_put(Pool(dict(data.examples), data.domain))
+    """All examples."""
+    return Pool(dict(data.examples), data.domain)
 
 
-def placed(data: FederatedData, pool: Pool | None, cohort: Cohort) -> tuple[Pool, Cohort]:
-    """A cohort with its examples on the device: those of `pool`, or its own if that is None."""
-    return of_cohort(data, cohort) if pool is None else (pool, for_device(cohort))
+def placed(
+    data: FederatedData, pool: Pool | None, cohort: Cohort, most: int = 0
+) -> tuple[Pool, Cohort]:
+    """A cohort with its examples: those of `pool`, or its own if that is None."""
+    return of_cohort(data, cohort, most) if pool is None else (pool, for_device(cohort))
 
 
 def for_device(cohort: Cohort) -> Cohort:
@@ -48,15 +50,27 @@ def for_device(cohort: Cohort) -> Cohort:
     return cohort._replace(rows=cohort.rows.astype(np.int32))
 
 
-def of_cohort(data: FederatedData, cohort: Cohort) -> tuple[Pool, Cohort]:
-    """The cohort's examples alone, gathered by the host; `rows` then count in these."""
-    used = int(cohort.offsets[-1])
-    size = bucket(max(used, 1))
-    rows, owner = (np.resize(leaf, size) for leaf in (cohort.rows, cohort.owner))
-    rows[used:], owner[used:] = 0, len(cohort.clients)
+def of_cohort(data: FederatedData, cohort: Cohort, most: int = 0) -> tuple[Pool, Cohort]:
+    """The cohort's examples alone, gathered by the host; `rows` then count in these.
+
+    Args:
+      cohort: one, or several stacked.
+      most: the examples of the largest cohort that must have the same size as this one.
+    """
+    used = cohort.offsets[..., -1:]
+    size = bucket(max(int(used.max()), most, 1))
+    filling = np.arange(size) >= used
+    rows = np.where(filling, 0, _with_length(cohort.rows, size))
+    owner = np.where(filling, cohort.clients.shape[-1], _with_length(cohort.owner, size))
     pool = Pool({name: array[rows] for name, array in data.examples.items()}, data.domain[rows])
-    here = np.arange(size, dtype=np.int32)
-    return pool, cohort._replace(rows=here, owner=owner)
+    here = np.broadcast_to(np.arange(size, dtype=np.int32), rows.shape)
+    return pool, cohort._replace(rows=here, owner=owner.astype(np.int32))
+
+
+def _with_length(leaf: np.ndarray, length: int) -> np.ndarray:
+    """`leaf` cut or filled with 0 along its last axis."""
+    missing = max(length - leaf.shape[-1], 0)
+    return np.pad(leaf[..., :length], [(0, 0)] * (leaf.ndim - 1) + [(0, missing)])
 
 
 def bucket(number: int) -> int:

@@ -6,12 +6,16 @@ lanes do one batch side by side; at a client's last batch its contribution is ad
 and its lane goes back to w_{t-1} for the next one. Nothing grows with the cohort but its plan.
 """
 
+import functools
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jax.sharding import Mesh
 
 from agnosticfl import tree
 from agnosticfl.channel import is_plain
@@ -22,12 +26,13 @@ from agnosticfl.client import (
     step_key,
 )
 from agnosticfl.data.federated import FederatedData
-from agnosticfl.engine import feed, plan
+from agnosticfl.engine import feed, plan, shards
 from agnosticfl.engine.feed import Pool
-from agnosticfl.engine.losses import ClientStats, client_stats
+from agnosticfl.engine.losses import ClientStats, client_stats, with_weights
 from agnosticfl.engine.plan import Cohort, Layout, Planner
-from agnosticfl.engine.seam import Blocks, Broadcast, Engine, client_key
+from agnosticfl.engine.seam import Blocks, Broadcast, Engine, SumOverClients, client_key
 from agnosticfl.engine.summing import as_one_sum, client_by_client
+from agnosticfl.engine.tuning import Tuner, fastest
 from agnosticfl.errors import check
 from agnosticfl.sampling import Sampler
 
@@ -36,6 +41,7 @@ MOST_TINY_LANES = 64  # for such a model,
 MOST_LANES = 25  # and for any other
 MOST_ROUNDS = 128  # in a block,
 BLOCK_EXAMPLES = 2**18  # and examples: together they keep a block well below a second
+TIMED_STEPS = 8  # of a round, to know how long it takes
 
 
 class Packed(NamedTuple):
@@ -57,30 +63,81 @@ class LocalStep(NamedTuple):
 
 
 def lanes(
-    work: ClientWork, data: FederatedData, sampler: Sampler, seed: int, *, lanes: int | None = None
+    work: ClientWork,
+    data: FederatedData,
+    sampler: Sampler,
+    seed: int,
+    *,
+    lanes: int | None = None,
+    devices: int | None = None,
+    tuner: Tuner | None = None,
 ) -> Engine:
-    """An engine with `lanes` (L) lanes; as many as suit the model and the device if None."""
+    """An engine with lanes on one or more devices, which share each cohort.
+
+    Args:
+      lanes: L, the lanes of each device; if None as `tuner` finds, or else as suit the model.
+      devices: how many of each process; all if None (one for a tiny model, which they would slow).
+      tuner: how to find the fastest number of lanes.
+    """
     check(lanes is None or lanes >= 1, f"number of lanes is {lanes}; it must be at least 1")
-    planner = plan.planner(work, data, sampler, seed)
-    clients = len(sampler(1))
     size = tree.size(jax.eval_shape(work.model.init, jax.random.key(0)))
+    mesh = shards.mesh_of(1 if devices is None and size <= TINY else devices)
+    planner = plan.planner(work, data, sampler, seed, mesh.size)
+    clients = len(planner.largest)
+    settings: dict[str, Any] = {"engine": "lanes", "devices": mesh.size}
     number = min(lanes or suitable_lanes(size, clients), clients)
-    pool = feed.whole(data) if feed.fits(data) else None
+    if lanes is None and tuner is not None and len(candidates := tried_lanes(size, clients)) > 1:
+        seconds_of = functools.partial(training_seconds, work, planner, mesh.size)
+        settings["seconds"] = tuner(_case(work, planner), candidates, seconds_of)
+        number = shards.of_first_process(fastest(settings["seconds"]))
+    make = on_one_device if mesh.size == 1 else functools.partial(on_devices, mesh)
+    return make(work, planner, size, number)._replace(settings={**settings, "lanes": number})
+
+
+def on_one_device(work: ClientWork, planner: Planner, size: int, number: int) -> Engine:
+    """An engine with `number` lanes on the default device, for a model of `size` numbers."""
+    data = planner.data
+    pool = jax.device_put(feed.whole(data)) if feed.fits(data) else None
 
     def packed(t: int) -> Packed:
         stacked = plan.cohorts(planner, range(t, t + 1))
         layout = tree.row(plan.layouts(planner, stacked, number), 0)
         return jax.device_put(Packed(*feed.placed(data, pool, tree.row(stacked, 0)), layout))
 
-    def sum_over_clients(sent: Broadcast, packed: Packed) -> Any:
-        stats = client_stats(work.model, sent.params, sent.alpha, packed.pool, packed.cohort)
-        return train(work, sent, packed, stats, seed)
-
     rounds = min(MOST_ROUNDS, BLOCK_EXAMPLES // plan.most_examples(planner))
     blocks = None
     if pool is not None and size <= TINY and rounds > 1:
         blocks = in_blocks(planner, pool, number, rounds)
-    return Engine(feed.prefetched(packed), sum_over_clients, blocks=blocks)
+    return Engine(feed.prefetched(packed), sum_over(work, planner.seed), blocks=blocks)
+
+
+def on_devices(mesh: Mesh, work: ClientWork, planner: Planner, _size: int, number: int) -> Engine:
+    """An engine with `number` lanes on each device of `mesh`, each with its part of a cohort."""
+    data, own = planner.data, shards.own_parts(mesh)
+    pool = shards.everywhere(mesh, feed.whole(data)) if feed.fits(data) else None
+
+    def packed(t: int) -> Packed:
+        parts = plan.parted(planner, t, mesh.size)
+        cohorts = plan.cohorts_of(planner, np.full(len(own), t), parts[own])
+        layouts = plan.layouts(planner, cohorts, number)
+        most = plan.largest_part(planner, parts)
+        examples, cohorts = feed.placed(data, pool, cohorts, most)
+        examples = examples if pool is not None else shards.spread(mesh, examples)
+        return Packed(examples, *shards.spread(mesh, (cohorts, layouts)))
+
+    specs: Any = (shards.EACH if pool is None else shards.SAME, shards.EACH, shards.EACH)
+    total = shards.over_parts(mesh, sum_over(work, planner.seed), Packed(*specs))
+    return Engine(feed.prefetched(packed), total, compile=shards.compile_on(mesh))
+
+
+def sum_over(work: ClientWork, seed: int) -> SumOverClients:
+    """Both passes over a cohort, or over the part of it that one device has."""
+
+    def sum_over_clients(sent: Broadcast, packed: Packed) -> Any:
+        stats = client_stats(work.model, sent.params, sent.alpha, packed.pool, packed.cohort)
+        return train(work, sent, packed, stats, seed)
+
+    return sum_over_clients
 
 
 def suitable_lanes(size: int, clients: int) -> int:
@@ -92,6 +149,52 @@ def suitable_lanes(size: int, clients: int) -> int:
     if size <= TINY:
         return MOST_TINY_LANES
     return 1 if jax.default_backend() == "cpu" else min(-(-clients // 2), MOST_LANES)
+
+
+def tried_lanes(size: int, clients: int) -> list[int]:
+    """Numbers of lanes worth timing, for the same model and cohort."""
+    if size <= TINY:
+        return [suitable_lanes(size, clients)]
+    on_cpu = jax.default_backend() == "cpu"
+    numbers = (1, 4) if on_cpu else (-(-clients // share) for share in (4, 2, 1))
+    return sorted({min(number, clients, MOST_LANES) for number in numbers})
+
+
+def training_seconds(work: ClientWork, planner: Planner, parts: int, number: int) -> float:
+    """What round 1's training pass takes with `number` lanes, from the time of a few steps."""
+    cohorts = plan.cohorts_of(planner, np.ones(1, int), plan.parted(planner, 1, parts)[:1])
+    layouts = plan.layouts(planner, cohorts, number)
+    cohort, layout = tree.row((cohorts, layouts), 0)
+    packed = jax.device_put(Packed(*feed.of_cohort(planner.data, cohort), layout))
+    params, alpha = jax.jit(work.model.init)(jax.random.key(0)), jnp.ones(work.num_domains)
+    sent = Broadcast(params, alpha, work.channel.init())
+    stats = with_weights(alpha, jnp.zeros(cohort.domain_count.shape), cohort)
+
+    @jax.jit
+    def some_steps(sent: Broadcast, packed: Packed, stats: ClientStats, steps: Array) -> Any:
+        packed = packed._replace(layout=packed.layout._replace(steps=steps))
+        return train(work, sent, packed, stats, planner.seed)
+
+    def seconds(steps: int) -> float:
+        started = time.perf_counter()
+        jax.block_until_ready(some_steps(sent, packed, stats, jnp.int32(steps)))
+        return time.perf_counter() - started
+
+    steps = int(layout.steps)
+    timed = min(TIMED_STEPS, steps)
+    seconds(timed)  # compiles
+    whole, rest = (min(seconds(n) for _ in range(3)) for n in (timed, 0))
+    return (whole - rest) * steps / max(timed, 1)
+
+
+def _case(work: ClientWork, planner: Planner) -> Any:
+    """What the fastest number of lanes depends on, in words that a file can hold."""
+    one = {name: array[:1] for name, array in planner.data.examples.items()}
+    params = jax.eval_shape(work.model.init, jax.random.key(0))
+    shapes = [f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves((params, one))]
+    config: Any = jax.config
+    device = [jax.devices()[0].device_kind, jax.__version__, config.jax_default_matmul_precision]
+    return [*device, work.batch_size, work.epochs, planner.largest.tolist(), shapes]
 
 
 def in_blocks(planner: Planner, pool: Pool, lanes: int, rounds: int) -> Blocks:
@@ -134,7 +237,8 @@ def train(work: ClientWork, sent: Broadcast, packed: Packed, stats: ClientStats,
     def one_lane(lane: Any, slot: Array, place: LocalStep) -> Any:
         key = step_key(keys[slot], place.epoch, place.batch)
         batch = batch_at(work, pool, cohort, place)
-        return local_step(work, *lane, batch, alpha, stats.beta[slot], key)
+        before, state = lane
+        return local_step(work, before, state, batch, alpha, stats.beta[slot], key)
 
     def step(s: Array, carry: Any) -> Any:
         lanes, total = carry

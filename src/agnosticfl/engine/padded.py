@@ -52,4 +52,4 @@ def padded(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -
         sums = jax.vmap(one_client)(cohort.batches, cohort.clients)
         return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0, dtype=leaf.dtype), sums)
 
-    return Engine(cohort, sum_over_clients)
+    return Engine(cohort, sum_over_clients, settings={"engine": "padded"})

@@ -18,12 +18,14 @@ from agnosticfl.client import ClientWork
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.sampling import Sampler, example_order
 
+NOBODY = -1  # in the place of a client: a slot without examples
+
 
 class Cohort(NamedTuple):
     """Who takes part. A client's place in the cohort is its slot, 0 … c−1."""
 
     round: Any  # t, [] int32
-    clients: Any  # C_t, [c] int32
+    clients: Any  # C_t, [c] int32; `NOBODY` where parts of a cohort have fewer than others
     offsets: Any  # [c+1] int32; slot k has rows[offsets[k]] … rows[offsets[k+1]−1]
     domain_count: Any  # [c, p] float32, N^k_i
     rows: Any  # [N] the numbers of the examples, client after client, shuffled
@@ -43,27 +45,34 @@ class Planner(NamedTuple):
 
     data: FederatedData
     sampler: Sampler
-    largest: np.ndarray  # [c] n_k of the c largest clients
+    largest: np.ndarray  # [c] n_k of the c largest clients; fewer where parts share a cohort
     batch_size: int  # B
     epochs: int  # E
     seed: int
 
 
-def planner(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -> Planner:
-    """The planner of one engine."""
-    clients = len(sampler(1))
+def planner(
+    work: ClientWork, data: FederatedData, sampler: Sampler, seed: int, parts: int = 1
+) -> Planner:
+    """The planner of one engine, or of each of the `parts` that share its cohorts."""
+    clients = -(-len(sampler(1)) // parts)
     largest = np.partition(data.sizes, -clients)[-clients:]
     return Planner(data, sampler, largest, work.batch_size, work.epochs, seed)
 
 
 def cohorts(plan: Planner, rounds: range) -> Cohort:
     """The cohorts of some rounds, stacked: every array has an axis of rounds in front."""
-    clients = np.stack([plan.sampler(t) for t in rounds])
-    sizes = plan.data.sizes_of(clients)
-    t = np.repeat(np.asarray(rounds), clients.shape[1])
+    return cohorts_of(plan, np.asarray(rounds), np.stack([plan.sampler(t) for t in rounds]))
+
+
+def cohorts_of(plan: Planner, rounds: np.ndarray, clients: np.ndarray) -> Cohort:
+    """The cohorts, stacked, of these clients, [R, c], in these rounds, [R]."""
+    sizes = _sizes(plan, clients)
+    somebody = np.maximum(clients, 0)
+    t = np.repeat(rounds, clients.shape[1])
     longest = int(sizes.max())
-    order = example_order(plan.seed, t, clients.ravel(), sizes.ravel(), longest)
-    rows = plan.data.offsets[clients.ravel(), None] + order
+    order = example_order(plan.seed, t, somebody.ravel(), sizes.ravel(), longest)
+    rows = plan.data.offsets[somebody.ravel(), None] + order
     real = np.arange(longest) < sizes.reshape(-1, 1)
     offsets = np.pad(np.cumsum(sizes, axis=1), ((0, 0), (1, 0)))
     shape = (len(rounds), most_examples(plan))
@@ -73,7 +82,7 @@ def cohorts(plan: Planner, rounds: range) -> Cohort:
     each = np.repeat(np.arange(clients.size), sizes.ravel())  # [all examples] whose it is
     owner[used] = each % clients.shape[1]
     return Cohort(
-        np.asarray(rounds, np.int32),
+        rounds.astype(np.int32),
         clients.astype(np.int32),
         offsets.astype(np.int32),
         _domain_count(plan.data, each, flat[used], clients.shape),
@@ -89,6 +98,36 @@ def _domain_count(
     segment = owner * data.num_domains + data.domain[rows]
     count = np.bincount(segment, minlength=math.prod(shape) * data.num_domains)
     return count.reshape(*shape, data.num_domains).astype(np.float32)
+
+
+def parted(plan: Planner, t: int, parts: int) -> np.ndarray:
+    """C_t among `parts`, [parts, ⌈c / parts⌉]: longest first, each to the part with least to do.
+
+    Within a part clients keep their order, so that one part is the cohort itself.
+    """
+    clients = plan.sampler(t)
+    steps = local_steps(plan, plan.data.sizes_of(clients))
+    room = -(-len(clients) // parts)
+    members: list[list[int]] = [[] for _ in range(parts)]
+    load = np.zeros(parts)
+    for place in np.argsort(-steps, kind="stable"):
+        part = int(load.argmin())
+        members[part].append(int(place))
+        load[part] = np.inf if len(members[part]) == room else load[part] + steps[place]
+    divided = np.full((parts, room), NOBODY, clients.dtype)
+    for own, places in zip(divided, members, strict=True):
+        own[: len(places)] = clients[sorted(places)]
+    return divided
+
+
+def largest_part(plan: Planner, parts: np.ndarray) -> int:
+    """The examples of the part that has most of them."""
+    return int(_sizes(plan, parts).sum(axis=1).max())
+
+
+def _sizes(plan: Planner, clients: np.ndarray) -> np.ndarray:
+    """n_k; nobody has no examples."""
+    return np.where(clients == NOBODY, 0, plan.data.sizes_of(np.maximum(clients, 0)))
 
 
 def layouts(plan: Planner, cohorts: Cohort, lanes: int) -> Layout:

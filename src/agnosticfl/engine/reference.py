@@ -71,4 +71,5 @@ def reference(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int
         cohort=lambda t: Cohort(t, sampler(t)),
         sum_over_clients=sum_over_clients,
         compile=lambda round: round,
+        settings={"engine": "reference"},
     )

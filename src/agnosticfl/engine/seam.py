@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one seam of the program: how a round's sum over clients is obtained."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -47,6 +48,7 @@ class Engine(NamedTuple):
     sum_over_clients: SumOverClients
     compile: Callable[[Any], Any] = jax.jit  # what is done to a whole round before it is called
     blocks: Blocks | None = None
+    settings: Mapping[str, Any] = MappingProxyType({})  # what it chose for itself, to be recorded
 
 
 # An engine is made from the client's work, the data, who takes part, and the seed.

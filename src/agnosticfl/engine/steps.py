@@ -16,7 +16,7 @@ from agnosticfl import tree
 from agnosticfl.channel import sent_by_client, summand_zeros
 from agnosticfl.client import ClientWork, contribution, contribution_shapes, local_step, step_key
 from agnosticfl.data.federated import FederatedData
-from agnosticfl.engine import feed, plan
+from agnosticfl.engine import feed, plan, shards
 from agnosticfl.engine.feed import Pool
 from agnosticfl.engine.lanes import batch_at, local_step_at
 from agnosticfl.engine.losses import (
@@ -41,19 +41,25 @@ class Fed(NamedTuple):
 
 
 def steps(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -> Engine:
-    """An engine whose loops are Python's and whose steps are compiled, each once."""
-    planner = plan.planner(work, data, sampler, seed)
-    pool = feed.whole(data) if feed.fits(data) else None
+    """An engine whose loops are Python's and whose steps are compiled, each once.
+
+    Several processes share each cohort; each works on one device.
+    """
+    mesh = shards.mesh_of(1)
+    planner = plan.planner(work, data, sampler, seed, mesh.size)
+    pool = jax.device_put(feed.whole(data)) if feed.fits(data) else None
+    together = shards.over_processes(mesh) if mesh.size > 1 else None
     measure = loss_by_steps(work.model, work.num_domains)
     finish = jax.jit(with_weights)
     shapes = contribution_shapes(work.model, work.num_domains)
 
     def fed(t: int) -> Fed:
-        cohort = tree.row(plan.cohorts(planner, range(t, t + 1)), 0)
-        local_steps = plan.local_steps(planner, np.diff(cohort.offsets)).tolist()
+        own = plan.parted(planner, t, mesh.size)[[jax.process_index()]]
+        cohort = tree.row(plan.cohorts_of(planner, np.array([t]), own), 0)
+        local_steps = plan.local_steps(planner, np.diff(cohort.offsets)[own[0] != plan.NOBODY])
         batches = int(num_loss_batches(cohort))
         examples, cohort = jax.device_put(feed.placed(data, pool, cohort))
-        return Fed(examples, cohort, batches, local_steps)
+        return Fed(examples, cohort, batches, local_steps.tolist())
 
     @jax.jit
     def step(
@@ -87,6 +93,11 @@ def steps(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) ->
             for number in range(steps):
                 trained = step(trained, alpha, stats.beta, pool, cohort, (slot, number))
             total = add(total, sent, trained[0], stats, cohort, slot)
-        return total
+        return total if together is None else together(total)
 
-    return Engine(feed.prefetched(fed), sum_over_clients, compile=lambda round: round)
+    return Engine(
+        feed.prefetched(fed),
+        sum_over_clients,
+        compile=lambda round: round,
+        settings={"engine": "steps", "devices": mesh.size},
+    )

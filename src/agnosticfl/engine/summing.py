@@ -12,7 +12,7 @@ from agnosticfl import tree
 from agnosticfl.channel import ClientSum, sent_by_client, summand_zeros
 from agnosticfl.client import ClientWork, contribution, contribution_shapes, weighted_delta
 from agnosticfl.engine.losses import ClientStats
-from agnosticfl.engine.plan import Cohort
+from agnosticfl.engine.plan import NOBODY, Cohort
 from agnosticfl.engine.seam import Broadcast
 from agnosticfl.model import Params
 
@@ -71,7 +71,7 @@ def client_by_client(
 
     def finish(total: Any) -> Any:
         # Clients without examples take no step, yet send a message like everybody else.
-        empty = cohort.offsets[1:] == cohort.offsets[:-1]
+        empty = (cohort.offsets[1:] == cohort.offsets[:-1]) & (cohort.clients != NOBODY)
 
         def client(slot: Array, total: Any) -> Any:
             return jax.lax.cond(empty[slot], with_client, _unchanged, total, sent.params, slot)
