@@ -15,7 +15,7 @@ from agnosticfl.config import resolve
 from agnosticfl.errors import BadInput
 from agnosticfl.experiment import run
 from agnosticfl.report import tables, write_report
-from agnosticfl.report.details import counts, ledger, losses
+from agnosticfl.report.details import counts, ledger, losses, times
 from agnosticfl.report.grid import Entry, Grid, grid, in_bytes, latex, markdown, places
 from agnosticfl.report.runs import Run, compare_runs
 from agnosticfl.report.table import results
@@ -26,7 +26,7 @@ def made_up(algorithm: str, seed: int, values: Sequence[float], **changes: Any) 
     target = "b" if algorithm == "fedavg-target" else None
     config = resolve("toy", algorithm, target, seed)
     record = {"round": 1, "loss": list(values), "domain_weights": [0.5, 0.5], "count": [3, 1]}
-    record |= {"bytes_down": 1, "bytes_up": 2}
+    record |= {"bytes_down": 1, "bytes_up": 2, "seconds": 0.25}
     summary: dict[str, Any] = {
         "domains": ["a", "b"],
         "test": {"a": {"loss": values[0]}, "b": {"loss": values[1]}},
@@ -191,6 +191,7 @@ def test_losses_of_all_splits_counts_and_bytes_stand_side_by_side():
         ["a round, AFA", "3.5", "0.5 (absent in 50.0 % of the rounds)"],
     ]
     assert texts(ledger(comparison)) == [["AFA", "1 B", "2 B", "3 B", "3 B", "6 B"]]
+    assert texts(times(comparison)) == [["AFA", "0.250", "0.500"]]
 
 
 def test_numbers_have_as_many_digits_as_say_something():
@@ -268,7 +269,7 @@ def test_the_page_is_self_contained(tmp_path: Path):
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
 def test_the_latex_table_compiles(tmp_path: Path):
     table = grid(
-        r"a_b & 50 % of {λ} #1 ~ ^ \ <x|y>", ("–", "$x"), [[Entry("×"), Entry("1", 1, True)]]
+        r"a_b & 50 % of {λ χ²} #1 ~ ^ \ <x|y>", ("–", "$x"), [[Entry("×"), Entry("1", 1, True)]]
     )
     text = (
         r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{table}\end{document}"

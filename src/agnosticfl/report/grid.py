@@ -2,7 +2,6 @@
 """A table of entries, and the forms it is printed in: Markdown, LaTeX, terminal."""
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ class Entry(NamedTuple):
     """What stands in one place of a table."""
 
     text: str
-    value: float | None = None  # by which a column is sorted; a text if None
+    value: float | None = None  # by which a column is sorted; by the text if there is none
     bold: bool = False
 
 
@@ -126,6 +125,8 @@ def _latex(entry: Entry) -> str:
 def _latex_text(text: str) -> str:
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-    special |= {"–": "--", "λ": r"$\lambda$", "×": r"$\times$"}
+    special |= {"–": "--", "×": r"$\times$", "²": r"$^2$"}
     special |= {c: "\\" + c for c in "&%$#_{}"}
-    return re.sub(r"[\\~^<>|–λ×&%$#_{}]", lambda match: special[match[0]], text)
+    greek = zip("αβγθλτχ", "alpha beta gamma theta lambda tau chi".split(), strict=True)
+    special |= {letter: rf"$\{name}$" for letter, name in greek}
+    return "".join(special.get(c, c) for c in text)
