@@ -12,6 +12,12 @@ from agnosticfl.report.runs import Cell
 
 DASH = "–"  # nothing was measured
 
+# What LaTeX would take for a command, or has no letter for.
+LATEX = {c: "\\" + c for c in "&%$#_{}"} | {"–": "--", "×": r"$\times$", "²": "$^2$"}
+LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+LATEX |= {"λ": r"$\lambda$", "γ": r"$\gamma$", "τ": r"$\tau$", "θ": r"$\theta$", "χ": r"$\chi$"}
+
 
 class Entry(NamedTuple):
     """What stands in one place of a table."""
@@ -123,10 +129,4 @@ def _latex(entry: Entry) -> str:
 
 
 def _latex_text(text: str) -> str:
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    special |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-    special |= {"–": "--", "×": r"$\times$", "²": r"$^2$"}
-    special |= {c: "\\" + c for c in "&%$#_{}"}
-    greek = zip("αβγθλτχ", "alpha beta gamma theta lambda tau chi".split(), strict=True)
-    special |= {letter: rf"$\{name}$" for letter, name in greek}
-    return "".join(special.get(c, c) for c in text)
+    return "".join(LATEX.get(c, c) for c in text)
