@@ -17,6 +17,7 @@ from agnosticfl.experiment import run
 from agnosticfl.report import tables, write_report
 from agnosticfl.report.details import counts, ledger, losses, times
 from agnosticfl.report.grid import Entry, Grid, grid, in_bytes, latex, markdown, places
+from agnosticfl.report.progress import progress
 from agnosticfl.report.runs import Run, compare_runs
 from agnosticfl.report.table import results
 
@@ -167,9 +168,19 @@ def test_what_was_never_reached_is_said():
 def test_without_held_out_looks_training_losses_tell_the_course():
     runs = [made_up("fedavg", 0, [1.0, 2.0]), made_up("fedavg-target", 0, [1.0, 2.0])]
     costs = tables(compare_runs(runs))[-1]
-    assert "loss, on the training clients" in costs.caption
+    assert "loss, on training clients" in costs.caption
     assert texts(costs)[0][1:] == ["2.00", "1", "3.00 B"]
     assert texts(costs)[1][1:] == ["–", "–", "–"]  # it sees one domain alone
+
+
+def test_training_losses_are_averaged_over_a_fiftieth_of_the_rounds():
+    run = made_up("fedavg", 0, [1.0, 2.0])
+    losses = [[1.0, 4.0], [3.0, None]] * 49 + [[5.0, None], [7.0, 8.0]]  # two rounds at a time
+    records = [run.records[0] | {"round": t, "loss": x} for t, x in enumerate(losses, 1)]
+    (curve,) = progress(compare_runs([run._replace(records=records)])).curves["FedAvg (uniform)"]
+    assert curve.rounds.tolist() == list(range(2, 101, 2))
+    assert curve.values.tolist() == [4.0] * 49 + [8.0]
+    assert curve.bytes[-1] == 300
 
 
 def test_without_fedavg_there_is_nothing_to_reach():
