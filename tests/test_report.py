@@ -15,8 +15,9 @@ from agnosticfl.config import resolve
 from agnosticfl.errors import BadInput
 from agnosticfl.experiment import run
 from agnosticfl.report import tables, write_report
-from agnosticfl.report.details import counts, ledger, losses
+from agnosticfl.report.details import counts, ledger, losses, times
 from agnosticfl.report.grid import Entry, Grid, grid, in_bytes, latex, markdown, places
+from agnosticfl.report.progress import progress
 from agnosticfl.report.runs import Run, compare_runs
 from agnosticfl.report.table import results
 
@@ -26,7 +27,7 @@ def made_up(algorithm: str, seed: int, values: Sequence[float], **changes: Any) 
     target = "b" if algorithm == "fedavg-target" else None
     config = resolve("toy", algorithm, target, seed)
     record = {"round": 1, "loss": list(values), "domain_weights": [0.5, 0.5], "count": [3, 1]}
-    record |= {"bytes_down": 1, "bytes_up": 2}
+    record |= {"bytes_down": 1, "bytes_up": 2, "seconds": 0.25}
     summary: dict[str, Any] = {
         "domains": ["a", "b"],
         "test": {"a": {"loss": values[0]}, "b": {"loss": values[1]}},
@@ -167,9 +168,19 @@ def test_what_was_never_reached_is_said():
 def test_without_held_out_looks_training_losses_tell_the_course():
     runs = [made_up("fedavg", 0, [1.0, 2.0]), made_up("fedavg-target", 0, [1.0, 2.0])]
     costs = tables(compare_runs(runs))[-1]
-    assert "loss, on the training clients" in costs.caption
+    assert "loss, on training clients" in costs.caption
     assert texts(costs)[0][1:] == ["2.00", "1", "3.00 B"]
     assert texts(costs)[1][1:] == ["–", "–", "–"]  # it sees one domain alone
+
+
+def test_training_losses_are_averaged_over_a_fiftieth_of_the_rounds():
+    run = made_up("fedavg", 0, [1.0, 2.0])
+    losses = [[1.0, 4.0], [3.0, None]] * 49 + [[5.0, None], [7.0, 8.0]]  # two rounds at a time
+    records = [run.records[0] | {"round": t, "loss": x} for t, x in enumerate(losses, 1)]
+    (curve,) = progress(compare_runs([run._replace(records=records)])).curves["FedAvg (uniform)"]
+    assert curve.rounds.tolist() == list(range(2, 101, 2))
+    assert curve.values.tolist() == [4.0] * 49 + [8.0]
+    assert curve.bytes[-1] == 300
 
 
 def test_without_fedavg_there_is_nothing_to_reach():
@@ -191,6 +202,7 @@ def test_losses_of_all_splits_counts_and_bytes_stand_side_by_side():
         ["a round, AFA", "3.5", "0.5 (absent in 50.0 % of the rounds)"],
     ]
     assert texts(ledger(comparison)) == [["AFA", "1 B", "2 B", "3 B", "3 B", "6 B"]]
+    assert texts(times(comparison)) == [["AFA", "0.250", "0.500"]]
 
 
 def test_numbers_have_as_many_digits_as_say_something():
@@ -268,7 +280,7 @@ def test_the_page_is_self_contained(tmp_path: Path):
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
 def test_the_latex_table_compiles(tmp_path: Path):
     table = grid(
-        r"a_b & 50 % of {λ} #1 ~ ^ \ <x|y>", ("–", "$x"), [[Entry("×"), Entry("1", 1, True)]]
+        r"a_b & 50 % of {λ χ²} #1 ~ ^ \ <x|y>", ("–", "$x"), [[Entry("×"), Entry("1", 1, True)]]
     )
     text = (
         r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{table}\end{document}"

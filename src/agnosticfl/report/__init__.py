@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agnosticfl.files import write_json, write_whole
-from agnosticfl.report.details import counts, ledger, losses
+from agnosticfl.report.details import counts, ledger, losses, times
 from agnosticfl.report.grid import Grid, latex, markdown, terminal
 from agnosticfl.report.page import page
 from agnosticfl.report.plots import plots, save
@@ -25,7 +25,7 @@ def write_report(folders: Iterable[Path], out: Path) -> Comparison:
     """Compares the finished runs in `folders` and writes the report into `out`."""
     comparison = compare_runs(load_runs(folders))
     main, figures = tables(comparison), list(plots(comparison))
-    details = [losses(comparison), counts(comparison), ledger(comparison)]
+    details = [part(comparison) for part in (losses, counts, ledger, times)]
     out.mkdir(parents=True, exist_ok=True)
     for figure in figures:
         save(figure, out / "plots")

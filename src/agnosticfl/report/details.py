@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands beside the results: losses on all splits, counts, bytes."""
+"""What stands beside the results: losses on all splits, counts, bytes, time."""
 
 import numpy as np
 
@@ -56,6 +56,19 @@ def ledger(comparison: Comparison) -> Grid:
         f"{comparison.task}: bytes of all clients together",
         ("algorithm", "down a round", "up a round", "sum", "the paper's formula", "whole run"),
         rows,
+    )
+
+
+def times(comparison: Comparison) -> Grid:
+    """Seconds of a round, and of all rounds."""
+    seconds = {row.title: [run.series("seconds") for run in row.runs] for row in comparison.rows}
+    medians = {title: cell([float(np.median(s)) for s in runs]) for title, runs in seconds.items()}
+    sums = {title: cell([float(s.sum()) for s in runs]) for title, runs in seconds.items()}
+    columns = [(cells, places(c.mean for c in cells.values())) for cells in (medians, sums)]
+    return grid(
+        f"{comparison.task}: seconds{seeds_text(comparison)}",
+        ("algorithm", "a round (median)", "all rounds"),
+        [[Entry(title), *(number(cs[title], d) for cs, d in columns)] for title in seconds],
     )
 
 

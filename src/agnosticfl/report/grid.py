@@ -2,7 +2,6 @@
 """A table of entries, and the forms it is printed in: Markdown, LaTeX, terminal."""
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -13,12 +12,18 @@ from agnosticfl.report.runs import Cell
 
 DASH = "–"  # nothing was measured
 
+# What LaTeX would take for a command, or has no letter for.
+LATEX = {c: "\\" + c for c in "&%$#_{}"} | {"–": "--", "×": r"$\times$", "²": "$^2$"}
+LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+LATEX |= {"λ": r"$\lambda$", "γ": r"$\gamma$", "τ": r"$\tau$", "θ": r"$\theta$", "χ": r"$\chi$"}
+
 
 class Entry(NamedTuple):
     """What stands in one place of a table."""
 
     text: str
-    value: float | None = None  # by which a column is sorted; a text if None
+    value: float | None = None  # by which a column is sorted; by the text if there is none
     bold: bool = False
 
 
@@ -124,8 +129,4 @@ def _latex(entry: Entry) -> str:
 
 
 def _latex_text(text: str) -> str:
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    special |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-    special |= {"–": "--", "λ": r"$\lambda$", "×": r"$\times$"}
-    special |= {c: "\\" + c for c in "&%$#_{}"}
-    return re.sub(r"[\\~^<>|–λ×&%$#_{}]", lambda match: special[match[0]], text)
+    return "".join(LATEX.get(c, c) for c in text)

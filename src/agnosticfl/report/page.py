@@ -20,9 +20,9 @@ LOSSES, COUNTS = ("train", "heldout"), ("counts",)
 def page(
     comparison: Comparison, main: Iterable[Grid], details: Sequence[Grid], plots: Sequence[Plot]
 ) -> str:
-    """The whole page; `details` are the tables of losses, counts and bytes."""
+    """The whole page; `details` are the tables of losses, counts, bytes and time."""
     template = (resources.files("agnosticfl") / "report" / "page.html").read_text(encoding="utf-8")
-    losses, counts, ledger = map(_table, details)
+    losses, counts, ledger, times = map(_table, details)
     own = (*LOSSES, *COUNTS)
     differing, shared = _settings(comparison)
     return Template(template).substitute(
@@ -35,7 +35,7 @@ def page(
         ledger=ledger,
         differing=_table(differing) if differing.rows else "",
         shared=_table(shared),
-        environment=_table(_environment(comparison)),
+        environment=_table(_environment(comparison)) + times,
     )
 
 

@@ -11,6 +11,8 @@ from agnosticfl.metrics import kind
 from agnosticfl.report.grid import DASH, Entry, Grid, byte_unit, grid, number, places
 from agnosticfl.report.runs import REFERENCE, Comparison, Run, cell, seeds_text
 
+TRAINING_LOOKS = 50  # the losses of a single round are of too few examples to tell a course by
+
 
 class Curve(NamedTuple):
     """The worst domain's metric in the course of one run."""
@@ -49,7 +51,8 @@ def progress(comparison: Comparison) -> Progress:
         for row in comparison.rows
         if row.target is None
     }
-    return Progress("loss", "the training clients of the round", curves)
+    where = f"training clients (means over 1/{TRAINING_LOOKS} of the rounds)"
+    return Progress("loss", where, curves)
 
 
 def ends(comparison: Comparison, course: Progress) -> dict[int, float]:
@@ -130,18 +133,25 @@ def _reach(curves: Sequence[Curve], targets: Sequence[float], higher: bool) -> R
 
 
 def _heldout(run: Run) -> Curve:
-    values = run.heldout(run.config.metric)
-    pick, bad = (
-        (np.fmin, -np.inf) if kind(run.config.metric).higher_is_better else (np.fmax, np.inf)
-    )
+    values, higher = run.heldout(run.config.metric), kind(run.config.metric).higher_is_better
     known = ~np.isnan(values).all(axis=0)  # domains with held-out examples
-    worst = pick.reduce(np.where(known & np.isnan(values), bad, values), axis=1)
+    values = np.where(known & np.isnan(values), -np.inf if higher else np.inf, values)  # diverged
+    worst = (np.fmin if higher else np.fmax).reduce(values, axis=1)
     return Curve(run.series("round")[run.looks], _sent(run)[run.looks], worst)
 
 
 def _training(run: Run) -> Curve:
-    worst = np.fmax.reduce(run.series("loss"), axis=1)  # of the domains present in the round
-    return Curve(run.series("round"), _sent(run), worst)
+    losses, number = run.series("loss"), len(run.records)
+    parts = np.array_split(np.arange(number), min(number, TRAINING_LOOKS))
+    worst = [np.fmax.reduce(_mean(losses[part])) for part in parts]
+    ends = [part[-1] for part in parts]
+    return Curve(run.series("round")[ends], _sent(run)[ends], np.array(worst))
+
+
+def _mean(losses: np.ndarray) -> np.ndarray:
+    """[rounds, p] -> [p], over the rounds in which a domain was present; NaN if it never was."""
+    present = (~np.isnan(losses)).sum(axis=0)
+    return np.where(present > 0, np.nansum(losses, axis=0) / np.maximum(present, 1), np.nan)
 
 
 def _sent(run: Run) -> np.ndarray:
