@@ -24,7 +24,7 @@ class Bounds(NamedTuple):
     """What one client may contribute at most."""
 
     update: float = 10.0  # ‖Δ^k‖ = ‖w_{t-1} − w^k‖
-    count: int = 1000  # N^k, examples of all domains together; and β^k
+    examples: int = 1000  # N^k, of all domains together; and β^k
     loss: float = 100.0  # |L^k_i| / N^k_i, the mean loss of a domain
 
 
@@ -40,8 +40,8 @@ def check_bounds(bounds: Bounds) -> Bounds:
     for name, value in bounds._asdict().items():
         check(np.isfinite(value) and value > 0, f"bound of {name} is {value}; it must be above 0")
     check(
-        bounds.count == int(bounds.count) and bounds.count <= LARGEST_COUNT,
-        f"bound of count is {bounds.count}; it must be a whole number up to 2^24",
+        bounds.examples == int(bounds.examples) and bounds.examples <= LARGEST_COUNT,
+        f"bound of examples is {bounds.examples}; it must be a whole number up to 2^24",
     )
     return bounds
 
@@ -49,14 +49,15 @@ def check_bounds(bounds: Bounds) -> Bounds:
 def bounded(bounds: Bounds, own: ClientSum) -> Bounded:
     """One client's contribution, brought within the bounds.
 
-    Too many examples: the client counts as `count` of them, with the same mean losses and update. A
-    mean loss that is too large becomes the bound. An update that is too long keeps its direction.
+    With too many examples the client counts as if it had as many as are allowed, with the same
+    mean losses and update. A mean loss that is too large becomes the bound. An update that is too
+    long keeps its direction.
     """
     size = jnp.maximum(jnp.sum(own.domain_count), own.beta / (1 + ROUNDING))
     length = tree.divide(tree.norm(own.weighted_delta), own.beta)
     mean = tree.divide(own.domain_loss, own.domain_count)
-    many, long, high = size > bounds.count, length > bounds.update, jnp.abs(mean) > bounds.loss
-    share = jnp.where(many, tree.divide(jnp.asarray(bounds.count, size.dtype), size), 1)
+    many, long, high = size > bounds.examples, length > bounds.update, jnp.abs(mean) > bounds.loss
+    share = jnp.where(many, tree.divide(jnp.asarray(bounds.examples, size.dtype), size), 1)
     shrink = jnp.where(long, tree.divide(jnp.asarray(bounds.update, size.dtype), length), 1)
     count = jnp.floor(share * own.domain_count)
     limited = jnp.clip(mean, -bounds.loss, bounds.loss) * count
@@ -82,4 +83,5 @@ def bounding(bounds: Bounds) -> ChannelBuilder:
         del key
         return Decoded(total.sums, state, {"clients_clipped": total.clipped})
 
-    return lambda _: Channel(lambda: (), encode, lambda message: message, decode)
+    channel = Channel(lambda: (), encode, lambda message: message, decode, unit_alpha=True)
+    return lambda _: channel

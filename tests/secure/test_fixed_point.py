@@ -18,7 +18,7 @@ from agnosticfl.secure.fixed_point import fixed_point, from_vector, largest_word
 from tests.problems import quadratic, random_federated
 from tests.secure.federation import Play, federation
 
-BOUNDS = Bounds(update=2.0, count=100, loss=10.0)
+BOUNDS = Bounds(update=2.0, examples=100, loss=10.0)
 
 
 def channel_for(clients: int, bounds: Bounds = BOUNDS) -> Channel:
@@ -55,7 +55,7 @@ def test_sums_come_back_within_a_unit_a_client_and_counts_exactly(clients: int):
     channel = channel_for(clients)
     decoded, _, report = channel.decode((), summed(channel, contributions), jax.random.key(0))
     exact = jax.tree.map(lambda *leaves: np.sum(np.asarray(leaves, np.float64), 0), *contributions)
-    unit = BOUNDS.update * BOUNDS.count / largest_word(clients)
+    unit = BOUNDS.update * BOUNDS.examples / largest_word(clients)
     for a, b in zip(*map(jax.tree.leaves, (decoded[0], exact[0])), strict=True):
         np.testing.assert_allclose(a, b, atol=unit * clients, rtol=1e-6)
     np.testing.assert_allclose(decoded.beta, exact.beta, rtol=1e-6)
@@ -66,8 +66,9 @@ def test_sums_come_back_within_a_unit_a_client_and_counts_exactly(clients: int):
 
 def test_rounding_has_no_bias():
     channel = channel_for(1000)
-    unit = BOUNDS.update * BOUNDS.count / largest_word(1000)
-    own = ClientSum(jnp.full(20_000, 0.3 * unit), jnp.float32(1), *jnp.ones((2, 1)), jnp.zeros(()))
+    unit = BOUNDS.update * BOUNDS.examples / largest_word(1000)
+    one = jnp.ones(1)
+    own = ClientSum(jnp.full(20_000, 0.3 * unit), jnp.float32(1), one, one, jnp.zeros(()))
     words = channel.encode((), own, jax.random.key(0)).weighted_delta
     assert set(np.unique(words)) == {0, 1}
     assert abs(float(jnp.mean(words)) - 0.3) < 5 * (0.3 * 0.7 / 20_000) ** 0.5
@@ -76,7 +77,7 @@ def test_rounding_has_no_bias():
 @pytest.mark.parametrize(("clients", "sign"), [(1, -1.0), (3, 1.0), (1000, -1.0), (99_999, 1.0)])
 def test_no_cohort_of_the_stated_size_overflows(clients: int, sign: float):
     """Every client at every bound at once, and beyond."""
-    bounds = BOUNDS._replace(count=min(BOUNDS.count, largest_word(clients)))
+    bounds = BOUNDS._replace(examples=min(BOUNDS.examples, largest_word(clients)))
     own = ClientSum(
         jnp.full(1, sign * 1e30),
         jnp.float32(1e30),
@@ -180,7 +181,7 @@ def test_rounds_in_fixed_point_are_those_in_the_clear(engine: str, make: Any):
         state = algorithm.init()
         for t in range(1, 5):
             state, info = algorithm.round(state, algorithm.cohort(t))
-        return state, info
+        return state, info  # pyright: ignore[reportPossiblyUnboundVariable]
 
     (clear, info), (fixed, fixed_info) = rounds(), rounds(channel=fixed_point(6))
     np.testing.assert_allclose(fixed.params["w"], clear.params["w"], atol=1e-5)
@@ -194,7 +195,7 @@ def test_rounds_in_fixed_point_are_those_in_the_clear(engine: str, make: Any):
     ("clients", "bounds", "problem"),
     [
         (0, BOUNDS, "number of clients is 0; it must be 1 or more"),
-        (10**6, Bounds(count=5000), "the bound of count is at most 2048"),
+        (10**6, Bounds(examples=5000), "the bound of examples is at most 2048"),
         (10, Bounds(update=-1), "bound of update is -1"),
     ],
 )

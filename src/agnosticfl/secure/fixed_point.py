@@ -4,14 +4,14 @@
 Each kind of number has a scale of its own, so that for the stated number of clients no sum can
 leave the range of 32 bits. M is the largest power of two that as many clients can each add:
 
-    β^k Δ^k     1 word, in units of (update · count) / M, rounded at random without bias
-    β^k         2 words, in units of count / M and of 1/M of that
-    L^k_i       2 words, in units of (loss · count) / M and of 1/M of that
+    β^k Δ^k     1 word, in units of (update · examples) / M, rounded at random without bias
+    β^k         2 words, in units of examples / M and of 1/M of that
+    L^k_i       2 words, in units of (loss · examples) / M and of 1/M of that
     N^k_i       1 word, exact
     left out    1 word, exact; and so is whether the contribution had to be clipped
 
-`update`, `count` and `loss` are the client's bounds (`bounds.Bounds`). They hold because β^k ≤ N^k,
-which is why this channel wants α with 1 as its largest entry.
+`update`, `examples` and `loss` are the client's bounds (`bounds.Bounds`). β^k ≤ N^k makes them
+enough, which is why this channel wants α with 1 as its largest entry.
 """
 
 from typing import Any, NamedTuple
@@ -45,11 +45,11 @@ def fixed_point(clients: int, bounds: Bounds | None = None) -> ChannelBuilder:
     bounds = check_bounds(bounds or Bounds())
     most = largest_word(clients)
     check(
-        bounds.count <= most,
-        f"counts up to {bounds.count} of {clients} clients can add up to more than 2^31;"
-        f" with so many clients the bound of count is at most {most}",
+        bounds.examples <= most,
+        f"counts up to {bounds.examples} of {clients} clients can add up to more than 2^31;"
+        f" with so many clients the bound of examples is at most {most}",
     )
-    update, loss = bounds.update * bounds.count, bounds.loss * bounds.count
+    update, loss = bounds.update * bounds.examples, bounds.loss * bounds.examples
 
     def encode(state: Any, own: ClientSum, key: Array) -> Words:
         del state
@@ -61,7 +61,7 @@ def fixed_point(clients: int, bounds: Bounds | None = None) -> ChannelBuilder:
         ]
         return Words(
             weighted_delta=jax.tree.unflatten(structure, delta),
-            beta=_two_words(own.beta, bounds.count, most),
+            beta=_two_words(own.beta, bounds.examples, most),
             domain_loss=_two_words(own.domain_loss, loss, most),
             domain_count=own.domain_count.astype(jnp.int32),
             left_out=own.left_out.astype(jnp.int32),
@@ -74,7 +74,7 @@ def fixed_point(clients: int, bounds: Bounds | None = None) -> ChannelBuilder:
             weighted_delta=jax.tree.map(
                 lambda t: t * jnp.float32(update / most), _floats(total[0])
             ),
-            beta=_from_two_words(total.beta, bounds.count, most),
+            beta=_from_two_words(total.beta, bounds.examples, most),
             domain_loss=_from_two_words(total.domain_loss, loss, most),
             domain_count=_floats(total.domain_count),
             left_out=_floats(total.left_out),
@@ -86,10 +86,10 @@ def fixed_point(clients: int, bounds: Bounds | None = None) -> ChannelBuilder:
 
 
 def simulated(
-    clients: int, update: float = 10.0, count: int = 1000, loss: float = 100.0
+    clients: int, update: float = 10.0, examples: int = 1000, loss: float = 100.0
 ) -> ChannelBuilder:
     """The numbers of a secure sum without its masks: what it costs in accuracy."""
-    return fixed_point(clients, Bounds(update, count, loss))
+    return fixed_point(clients, Bounds(update, examples, loss))
 
 
 def largest_word(clients: int) -> int:
