@@ -157,7 +157,8 @@ def _rounds(
     report = ledger.bytes_per_report(state)
     clients, reporting = parts.algorithm.clients_per_round, parts.algorithm.reporting_clients
     rounds = range(int(state.round) + 1, config.rounds + 1)
-    for t, (after, info, seconds) in zip(rounds, _played(parts.algorithm, state), strict=False):
+    done = played(parts.algorithm, state, config.rounds)
+    for t, (after, info, seconds) in zip(rounds, done, strict=True):
         parts.data.release()
         yield (
             after,
@@ -188,23 +189,46 @@ def _lookout(config: Config, parts: Parts) -> Lookout:
     return lambda t, params: {"heldout": measure(params)} if t % every == 0 else {}
 
 
-def _played(
-    algorithm: Algorithm, state: ServerState
+def played(
+    algorithm: Algorithm, state: ServerState, last: int
 ) -> Iterator[tuple[ServerState, RoundInfo, float]]:
-    """State, info and seconds of one round after another, without end.
+    """State, info and seconds of one round after another, up to round `last`."""
+    play = _one_by_one if algorithm.block is None else _in_blocks
+    return play(algorithm, state, last)
 
-    A block holds the state after each of its rounds, so a run can stop or save at any of them, and
-    what a block did beyond the last round is dropped.
-    """
-    while True:
+
+def _one_by_one(
+    algorithm: Algorithm, state: ServerState, last: int
+) -> Iterator[tuple[ServerState, RoundInfo, float]]:
+    """Begins a round before it waits for the last one: an accelerator does not wait for the host."""
+    rounds = iter(range(int(state.round) + 1, last + 1))
+
+    def begin(state: ServerState) -> tuple[ServerState, RoundInfo] | None:
+        t = next(rounds, None)
+        return None if t is None else algorithm.round(state, algorithm.cohort(t))
+
+    started = time.perf_counter()
+    begun = begin(state)
+    while begun is not None:
+        (state, info), begun = begun, begin(begun[0])
+        info = jax.device_get(info)
+        yield state, info, time.perf_counter() - started
         started = time.perf_counter()
-        if algorithm.block is None:
-            state, info = algorithm.round(state, algorithm.cohort(int(state.round) + 1))
-            yield state, jax.device_get(info), time.perf_counter() - started
-            continue
+
+
+def _in_blocks(
+    algorithm: Algorithm, state: ServerState, last: int
+) -> Iterator[tuple[ServerState, RoundInfo, float]]:
+    """A block holds the state after each of its rounds, so a run can stop or save at any of them.
+
+    What a block did beyond the last round is dropped.
+    """
+    assert algorithm.block is not None
+    while int(state.round) < last:
+        started = time.perf_counter()
         states, infos = jax.device_get(algorithm.block(state))
         seconds = (time.perf_counter() - started) / len(states.round)
-        for i in range(len(states.round)):
+        for i in range(min(len(states.round), last - int(state.round))):
             state = jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), states)
             yield state, tree.row(infos, i), seconds
 

@@ -30,7 +30,7 @@ from agnosticfl.engine import feed, plan, shards
 from agnosticfl.engine.feed import Pool
 from agnosticfl.engine.losses import ClientStats, client_stats, with_weights
 from agnosticfl.engine.plan import Cohort, Layout, Planner
-from agnosticfl.engine.seam import Blocks, Broadcast, Engine, SumOverClients, client_key
+from agnosticfl.engine.seam import Blocks, Broadcast, Engine, SumOverClients, client_key, compiled
 from agnosticfl.engine.summing import as_one_sum, client_by_client
 from agnosticfl.engine.tuning import Tuner, fastest
 from agnosticfl.errors import check
@@ -211,7 +211,7 @@ def in_blocks(planner: Planner, pool: Pool, lanes: int, rounds: int) -> Blocks:
 def compile_block(round: Callable[[Any, Packed], tuple[Any, Any]]) -> Any:
     """A compiled loop over rounds whose plans are stacked; gives each round's state and info."""
 
-    @jax.jit
+    @compiled
     def block(state: Any, packed: Packed) -> Any:
         def one_round(state: Any, own: tuple[Cohort, Layout]) -> tuple[Any, Any]:
             state, info = round(state, Packed(packed.pool, *own))

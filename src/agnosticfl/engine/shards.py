@@ -15,7 +15,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agnosticfl import tree
-from agnosticfl.engine.seam import Broadcast, SumOverClients
+from agnosticfl.engine.seam import Broadcast, SumOverClients, compiled
 from agnosticfl.errors import check
 
 AXIS = "parts"
@@ -86,8 +86,8 @@ def compile_on(mesh: Mesh) -> Callable[[Any], Any]:
     place = NamedSharding(mesh, SAME)
 
     def compile(round: Callable[..., Any]) -> Callable[..., Any]:
-        compiled = jax.jit(round, out_shardings=place)
-        return lambda state, cohort: compiled(jax.device_put(state, place), cohort)
+        play = compiled(round, out_shardings=place)
+        return lambda state, cohort: play(jax.device_put(state, place), cohort)
 
     return compile
 
