@@ -200,7 +200,7 @@ def played(
 def _one_by_one(
     algorithm: Algorithm, state: ServerState, last: int
 ) -> Iterator[tuple[ServerState, RoundInfo, float]]:
-    """Begins a round before it waits for the last one: an accelerator does not wait for the host."""
+    """Begins a round before it waits for the last one: a device does not wait for the host."""
     rounds = iter(range(int(state.round) + 1, last + 1))
 
     def begin(state: ServerState) -> tuple[ServerState, RoundInfo] | None:

@@ -42,7 +42,7 @@ class Blocks(NamedTuple):
 
 
 def compiled(function: Any, **options: Any) -> Any:
-    """`jax.jit`, with loops that an NVIDIA card runs by itself, not asking the host at each step."""
+    """`jax.jit`, with loops that an NVIDIA card runs by itself, without asking the host."""
     kinds = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL"
     on_card = {"xla_gpu_enable_command_buffer": kinds}
     nvidia = "cuda" in jax.local_devices()[0].client.platform_version
