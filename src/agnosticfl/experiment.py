@@ -156,7 +156,8 @@ def _rounds(
     cost = ledger.bytes_per_client(state, parts.algorithm.channel)
     clients = parts.algorithm.clients_per_round
     rounds = range(int(state.round) + 1, config.rounds + 1)
-    for t, (after, info, seconds) in zip(rounds, _played(parts.algorithm, state), strict=False):
+    played = _played(parts.algorithm, state, rounds)
+    for t, (after, info, seconds) in zip(rounds, played, strict=True):
         parts.data.release()
         yield (
             after,
@@ -188,24 +189,48 @@ def _lookout(config: Config, parts: Parts) -> Lookout:
 
 
 def _played(
-    algorithm: Algorithm, state: ServerState
+    algorithm: Algorithm, state: ServerState, rounds: range
 ) -> Iterator[tuple[ServerState, RoundInfo, float]]:
-    """State, info and seconds of one round after another, without end.
+    """State, info and seconds of one round after another."""
+    if algorithm.block is None:
+        return _one_by_one(algorithm, state, rounds, ahead=jax.default_backend() != "cpu")
+    return _in_blocks(algorithm.block, state, rounds)
 
-    A block holds the state after each of its rounds, so a run can stop or save at any of them, and
-    what a block did beyond the last round is dropped.
+
+def _one_by_one(
+    algorithm: Algorithm, state: ServerState, rounds: range, ahead: bool
+) -> Iterator[tuple[ServerState, RoundInfo, float]]:
+    """With `ahead`, a round is under way while the one before it is written down.
+
+    An accelerator then never waits for the host. A CPU would only keep a person waiting who asks
+    the run to stop.
     """
-    while True:
+    under_way, finished = None, time.perf_counter()
+    for t in rounds:
+        started = finished if ahead else time.perf_counter()
+        state, info = under_way or algorithm.round(state, algorithm.cohort(t))
+        if ahead and t + 1 in rounds:
+            under_way = algorithm.round(state, algorithm.cohort(t + 1))
+        info = jax.device_get(info)
+        finished = time.perf_counter()
+        yield state, info, finished - started
+
+
+def _in_blocks(
+    block: Callable[[ServerState], tuple[ServerState, RoundInfo]], state: ServerState, rounds: range
+) -> Iterator[tuple[ServerState, RoundInfo, float]]:
+    """A block holds the state after each of its rounds, so a run can stop or save at any of them.
+
+    What the last one does beyond the last round is dropped.
+    """
+    while int(state.round) + 1 in rounds:
         started = time.perf_counter()
-        if algorithm.block is None:
-            state, info = algorithm.round(state, algorithm.cohort(int(state.round) + 1))
-            yield state, jax.device_get(info), time.perf_counter() - started
-            continue
-        states, infos = jax.device_get(algorithm.block(state))
+        states, infos = jax.device_get(block(state))
         seconds = (time.perf_counter() - started) / len(states.round)
         for i in range(len(states.round)):
             state = jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), states)
-            yield state, tree.row(infos, i), seconds
+            if int(state.round) in rounds:
+                yield state, tree.row(infos, i), seconds
 
 
 def _numbers(info: RoundInfo) -> Record:
