@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from agnosticfl import experiment
 from agnosticfl.config import Config, resolve
 from agnosticfl.errors import BadInput
 from agnosticfl.experiment import Stopped, run
@@ -34,7 +36,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_folder_holds_everything(finished: Path):
     names = {path.name for path in finished.iterdir()}
-    assert names == {"config.json", "metrics.jsonl", "tensorboard", "checkpoints", "summary.json"}
+    assert names == {
+        "config.json", "engine.json", "metrics.jsonl", "tensorboard", "checkpoints", "summary.json"
+    }  # fmt: skip
     assert json.loads((finished / "config.json").read_text())["rounds"] == 12
     records = read_records(finished)
     assert [r["round"] for r in records] == list(range(1, 13))
@@ -89,6 +93,27 @@ def test_rounds_one_by_one_write_the_same_as_blocks(tmp_path: Path, finished: Pa
         assert one.keys() == other.keys()
         np.testing.assert_allclose(one["params"], other["params"], rtol=1e-5)
         np.testing.assert_allclose(one["domain_weights"], other["domain_weights"], rtol=1e-5)
+
+
+def test_a_round_under_way_while_the_last_is_written_changes_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    config = dataclasses.replace(toy(), engine="padded")
+    run(config, tmp_path / "one by one")
+    one_by_one = functools.partial(experiment._one_by_one, ahead=True)
+    monkeypatch.setattr(
+        experiment,
+        "_one_by_one",
+        lambda *args, ahead: one_by_one(*args),  # noqa: ARG005
+    )
+    done: list[int] = []
+    with pytest.raises(Stopped):
+        run(
+            config, tmp_path / "ahead",
+            on_round=lambda r: done.append(r["round"]), should_stop=lambda: done[-1] == 7,
+        )  # fmt: skip
+    run(config, tmp_path / "ahead", resume=True)
+    assert results(tmp_path / "ahead") == results(tmp_path / "one by one")
 
 
 def test_a_damaged_newest_checkpoint_falls_back_and_gives_the_same_bits(

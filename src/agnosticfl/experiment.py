@@ -157,8 +157,8 @@ def _rounds(
     report = ledger.bytes_per_report(state)
     clients, reporting = parts.algorithm.clients_per_round, parts.algorithm.reporting_clients
     rounds = range(int(state.round) + 1, config.rounds + 1)
-    done = played(parts.algorithm, state, config.rounds)
-    for t, (after, info, seconds) in zip(rounds, done, strict=True):
+    played = _played(parts.algorithm, state, rounds)
+    for t, (after, info, seconds) in zip(rounds, played, strict=True):
         parts.data.release()
         yield (
             after,
@@ -189,48 +189,49 @@ def _lookout(config: Config, parts: Parts) -> Lookout:
     return lambda t, params: {"heldout": measure(params)} if t % every == 0 else {}
 
 
-def played(
-    algorithm: Algorithm, state: ServerState, last: int
+def _played(
+    algorithm: Algorithm, state: ServerState, rounds: range
 ) -> Iterator[tuple[ServerState, RoundInfo, float]]:
-    """State, info and seconds of one round after another, up to round `last`."""
-    play = _one_by_one if algorithm.block is None else _in_blocks
-    return play(algorithm, state, last)
+    """State, info and seconds of one round after another."""
+    if algorithm.block is None:
+        return _one_by_one(algorithm, state, rounds, ahead=jax.default_backend() != "cpu")
+    return _in_blocks(algorithm.block, state, rounds)
 
 
 def _one_by_one(
-    algorithm: Algorithm, state: ServerState, last: int
+    algorithm: Algorithm, state: ServerState, rounds: range, ahead: bool
 ) -> Iterator[tuple[ServerState, RoundInfo, float]]:
-    """Begins a round before it waits for the last one: a device does not wait for the host."""
-    rounds = iter(range(int(state.round) + 1, last + 1))
+    """With `ahead`, a round is under way while the one before it is written down.
 
-    def begin(state: ServerState) -> tuple[ServerState, RoundInfo] | None:
-        t = next(rounds, None)
-        return None if t is None else algorithm.round(state, algorithm.cohort(t))
-
-    started = time.perf_counter()
-    begun = begin(state)
-    while begun is not None:
-        (state, info), begun = begun, begin(begun[0])
+    An accelerator then never waits for the host. A CPU would only keep a person waiting who asks
+    the run to stop.
+    """
+    under_way, finished = None, time.perf_counter()
+    for t in rounds:
+        started = finished if ahead else time.perf_counter()
+        state, info = under_way or algorithm.round(state, algorithm.cohort(t))
+        if ahead and t + 1 in rounds:
+            under_way = algorithm.round(state, algorithm.cohort(t + 1))
         info = jax.device_get(info)
-        yield state, info, time.perf_counter() - started
-        started = time.perf_counter()
+        finished = time.perf_counter()
+        yield state, info, finished - started
 
 
 def _in_blocks(
-    algorithm: Algorithm, state: ServerState, last: int
+    block: Callable[[ServerState], tuple[ServerState, RoundInfo]], state: ServerState, rounds: range
 ) -> Iterator[tuple[ServerState, RoundInfo, float]]:
     """A block holds the state after each of its rounds, so a run can stop or save at any of them.
 
-    What a block did beyond the last round is dropped.
+    What the last one does beyond the last round is dropped.
     """
-    assert algorithm.block is not None
-    while int(state.round) < last:
+    while int(state.round) + 1 in rounds:
         started = time.perf_counter()
-        states, infos = jax.device_get(algorithm.block(state))
+        states, infos = jax.device_get(block(state))
         seconds = (time.perf_counter() - started) / len(states.round)
         for i in range(min(len(states.round), last - int(state.round))):
             state = jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), states)
-            yield state, tree.row(infos, i), seconds
+            if int(state.round) in rounds:
+                yield state, tree.row(infos, i), seconds
 
 
 def _numbers(info: RoundInfo) -> Record:
