@@ -13,10 +13,23 @@ from agnosticfl.report.runs import Cell
 DASH = "–"  # nothing was measured
 
 # What LaTeX would take for a command, or has no letter for.
-LATEX = {c: "\\" + c for c in "&%$#_{}"} | {"–": "--", "×": r"$\times$", "²": "$^2$"}
-LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-LATEX |= {"λ": r"$\lambda$", "γ": r"$\gamma$", "τ": r"$\tau$", "θ": r"$\theta$", "χ": r"$\chi$"}
+LATEX = {
+    **{c: "\\" + c for c in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "λ": r"$\lambda$",
+    "γ": r"$\gamma$",
+    "τ": r"$\tau$",
+    "θ": r"$\theta$",
+    "χ": r"$\chi$",
+    "–": "--",
+    "×": r"$\times$",
+    "²": "$^2$",
+}
 
 
 class Entry(NamedTuple):
