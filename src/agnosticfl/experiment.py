@@ -228,7 +228,7 @@ def _in_blocks(
         started = time.perf_counter()
         states, infos = jax.device_get(block(state))
         seconds = (time.perf_counter() - started) / len(states.round)
-        for i in range(min(len(states.round), last - int(state.round))):
+        for i in range(len(states.round)):
             state = jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), states)
             if int(state.round) in rounds:
                 yield state, tree.row(infos, i), seconds
