@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seconds a round, engine beside engine and beside a peer, on the same arrays and cohorts.
+"""Seconds a round, engine beside engine, beside the bare loop and peers, on the same arrays.
 
     python benchmarks/rounds.py WORKLOADS.py --task toy emnist --engine auto lanes:5 --rounds 10
-        [--json OUT] [--peer-python ENV/bin/python --peer-script PEER.py]
+        [--repeats 3] [--bare] [--precision tf32] [--trace FOLDER] [--json OUT]
+        [--peer ENV/bin/python PEER.py]...
 
 WORKLOADS.py has `make(task, seed)` with clients' arrays, hyper-parameters and `round_clients(t)`.
-The peer's script runs in an environment of its own, is called with `--task --rounds --json`, and
-writes `median_s_per_round`. An engine can carry options: `lanes:25` has 25 lanes, `lanes:5/stacked`
-takes another form of the model.
+A peer's script runs in an environment of its own, is called with `--task --rounds --json`, and
+writes `median_s_per_round`. All take turns, `repeats` times, so that the machine's mood hits them
+alike. An engine can carry options: `lanes:25` has 25 lanes, `lanes:5/stacked` takes another form of
+the model. `--bare` is the same forward passes and gradient steps called one by one with nothing
+around them. `--trace` writes a profile of two rounds and sums it up.
 """
 
 import argparse
+import collections
 import functools
 import importlib.util
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -23,18 +28,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import bare
+import costs
 import jax
 import models
 import numpy as np
 import optax
+from bare import federated
 
-from agnosticfl import agnostic_fedavg, exponentiated_gradient, from_arrays
+from agnosticfl import agnostic_fedavg, exponentiated_gradient
 from agnosticfl.algorithm import Algorithm
-from agnosticfl.data import FederatedData
 from agnosticfl.engine import ENGINES
 from agnosticfl.engine.seam import EngineBuilder
 from agnosticfl.model import Model
 from agnosticfl.models import cnn, lstm, point
+from agnosticfl.precision import PRECISIONS, model_in_precision
 
 MODELS: dict[str, dict[str, Callable[[], Model]]] = {
     "toy": {"": point},
@@ -53,36 +61,82 @@ def main() -> None:
     workloads = _load(options.workloads)
     results: list[dict[str, Any]] = []
     for task in options.task:
-        workload = workloads.make(task, options.seed)
-        for engine in options.engine:
-            results.append(measure(workload, engine, options.rounds))
-            print(json.dumps(results[-1]), flush=True)  # noqa: T201
-        if options.peer_script:
-            results.append(peer(options, task))
+        results += measure(workloads.make(task, options.seed), options)
+        print(json.dumps(results[-1]), flush=True)  # noqa: T201
     print(table(results))  # noqa: T201
     if options.json:
         Path(options.json).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
-def measure(workload: Any, engine: str, rounds: int) -> dict[str, Any]:
-    """Median seconds of `rounds` rounds (of as many blocks, where the engine has blocks)."""
-    name, _, variant = engine.partition("/")
-    algorithm = make_algorithm(workload, MODELS[workload.name][variant](), name)
-    seconds = timed(algorithm)
-    first = next(seconds)
-    next(seconds)
-    each = sorted(next(seconds) for _ in range(rounds))
-    return {
-        "task": workload.name,
-        "engine": engine,
-        "median_s_per_round": statistics.median(each),
-        "fastest_s": each[0],
-        "slowest_s": each[-1],
-        "rounds_timed": rounds,
-        "first_call_s": first,
-        "jax": jax.__version__,
-        "device": jax.devices()[0].device_kind,
-    }
+def measure(workload: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Median seconds a round of every engine, the bare loop and every peer, in turns."""
+    clocks = {name: Clock(workload, name, options) for name in options.engine}
+    seconds: dict[str, list[float]] = collections.defaultdict(list)
+    loads: list[float] = []
+    for _ in range(options.repeats):
+        for _ in range(options.rounds):
+            for name, clock in clocks.items():
+                seconds[name].append(next(clock.seconds))
+                if clock.bare is not None:
+                    seconds[f"bare loop of {name}"].append(next(clock.bare))
+        for python, script in options.peer:
+            found = peer(python, script, workload.name, options.rounds)
+            if found is not None:
+                seconds[f"peer {Path(script).stem}"].append(found)
+        loads.append(os.getloadavg()[0])
+    return [
+        {
+            "task": workload.name,
+            "engine": name,
+            "median_s_per_round": statistics.median(each),
+            "fastest_s": min(each),
+            "slowest_s": max(each),
+            "timed": len(each),
+            "precision": options.precision,
+            "load": max(loads),
+            "jax": jax.__version__,
+            "device": f"{jax.device_count()} × {jax.devices()[0].device_kind}",
+            **(clocks[name].extras(statistics.median(each)) if name in clocks else {}),
+        }
+        for name, each in seconds.items()
+    ]
+
+
+class Clock:
+    """One engine on one workload: `seconds` gives those of one round after another."""
+
+    def __init__(self, workload: Any, engine: str, options: argparse.Namespace):
+        name, _, variant = engine.partition("/")
+        self.workload, self.trace = workload, options.trace
+        self.model = MODELS[workload.name][variant]()
+        self.algorithm = make_algorithm(workload, self.model, name, options.precision)
+        self.seconds = timed(self.algorithm)
+        self.first_call_s = next(self.seconds)
+        next(self.seconds)
+        self.bare = None
+        if options.bare:
+            precise = model_in_precision(self.model, options.precision)
+            self.bare = bare.timed(workload, precise)
+            next(self.bare)
+
+    def extras(self, seconds: float) -> dict[str, Any]:
+        """What a round costs by its formulas, the rates this means, and where the time goes."""
+        needed = bare.cost_of_round(self.workload, self.model)
+        memory = jax.local_devices()[0].memory_stats() or {}
+        found: dict[str, Any] = {
+            "first_call_s": self.first_call_s,
+            "settings": dict(self.algorithm.settings),
+            "tflop_per_round": needed.flops / 1e12,
+            "tflop_per_s": needed.flops / seconds / 1e12,
+            "gb_per_round": needed.bytes / 1e9,
+            "gb_per_s": needed.bytes / seconds / 1e9,
+            "peak_device_mib": memory.get("peak_bytes_in_use", 0) / 2**20,
+        }
+        if self.trace:
+            with jax.profiler.trace(self.trace):
+                traced = next(self.seconds) + next(self.seconds)
+            found["profile"] = {"wall_s": traced, **costs.time_by_operation(Path(self.trace))}
+        return found
 
 
 def timed(algorithm: Algorithm) -> Iterator[float]:
@@ -100,15 +154,17 @@ def timed(algorithm: Algorithm) -> Iterator[float]:
             yield (time.perf_counter() - started) / len(states.round)
 
 
-def make_algorithm(workload: Any, model: Model, engine: str) -> Algorithm:
+def make_algorithm(
+    workload: Any, model: Model, engine: str, precision: str = "float32", **choices: Any
+) -> Algorithm:
     """AFA with the workload's hyper-parameters and cohorts."""
     h = workload.hparams
     adam = functools.partial(optax.adam, b1=h.get("server_b1"), b2=h.get("server_b2"))
     server = {"sgd": optax.sgd, "adam": functools.partial(adam, eps=h.get("server_eps"))}
     name, _, lanes = engine.partition(":")
-    build: EngineBuilder = ENGINES[name]
     if lanes:
-        build = functools.partial(build, lanes=int(lanes))
+        choices["lanes"] = int(lanes)
+    build: EngineBuilder = functools.partial(ENGINES[name], **choices)
     return agnostic_fedavg(
         model,
         federated(workload),
@@ -120,47 +176,37 @@ def make_algorithm(workload: Any, model: Model, engine: str) -> Algorithm:
         weight_rule=exponentiated_gradient(h["domain_lr"]),
         window_size=h["domain_window_size"],
         seed=workload.seed,
+        precision=precision,
         # The workload's cohorts in place of ours: those of the peer.
         engine=lambda work, data, _, seed: build(work, data, workload.round_clients, seed),
     )
 
 
-def federated(workload: Any) -> FederatedData:
-    """The workload's arrays, as the package's models take them."""
-    names = [name for name in workload.clients[0] if name != "domain_id"]
-    sizes = [len(client["domain_id"]) for client in workload.clients]
-    arrays = {name: np.concatenate([c[name] for c in workload.clients]) for name in names}
-    if workload.name == "stackoverflow":
-        arrays = {"tokens": np.concatenate([arrays["x"][:, :1], arrays["y"]], axis=1)}
-    if workload.name == "emnist":
-        arrays["x"] = arrays["x"][..., 0]
-    return from_arrays(
-        arrays,
-        clients=np.repeat(np.arange(len(sizes)), sizes),
-        domains=np.concatenate([client["domain_id"] for client in workload.clients]),
-        domain_names=[str(i) for i in range(workload.num_domains)],
-    )
-
-
-def peer(options: argparse.Namespace, task: str) -> dict[str, Any]:
-    """What the peer's own script measures, in the peer's own environment."""
+def peer(python: str, script: str, task: str, rounds: int) -> float | None:
+    """What the peer's own script measures, in the peer's own environment; None if it cannot."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "peer.json"
-        command = [options.peer_python, options.peer_script, "--task", task]
-        command += ["--rounds", str(options.rounds + 3), "--json", str(out)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        found = json.loads(out.read_text(encoding="utf-8"))
-    return {**found, "task": task, "engine": f"peer {Path(options.peer_script).stem}"}
+        command = [python, script, "--task", task, "--rounds", str(rounds + 3), "--json", str(out)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.stderr.write(f"{script} has no result for {task}: {done.stderr[-300:]}\n")
+            return None
+        return json.loads(out.read_text(encoding="utf-8"))["median_s_per_round"]
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Markdown, with the ratio to the peer where there is one."""
-    lines = ["| task | engine | ms a round | × peer |", "|---|---|---:|---:|"]
-    peers = {r["task"]: r["median_s_per_round"] for r in results if "peer" in r["engine"]}
+    """Markdown, with the ratio of everybody else's seconds to those of the first engine."""
+    lines = [
+        "| task | what | ms a round | × ours | TFLOP/s | GB/s |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    ours: dict[str, float] = {}
     for r in results:
         seconds = r["median_s_per_round"]
-        ratio = f"{peers[r['task']] / seconds:.2f}" if r["task"] in peers else ""
-        lines.append(f"| {r['task']} | {r['engine']} | {1000 * seconds:.4g} | {ratio} |")
+        ratio = seconds / ours.setdefault(r["task"], seconds)
+        rates = [f"{r[k]:.3g}" if k in r else "" for k in ("tflop_per_s", "gb_per_s")]
+        cells = [r["task"], r["engine"], f"{1000 * seconds:.4g}", f"{ratio:.3g}", *rates]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -182,8 +228,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json")
-    parser.add_argument("--peer-python", default="python")
-    parser.add_argument("--peer-script")
+    parser.add_argument("--repeats", type=int, default=1, help="turns that all of them take")
+    parser.add_argument("--bare", action="store_true", help="time the bare loop too")
+    parser.add_argument("--precision", default="float32", choices=list(PRECISIONS))
+    parser.add_argument("--trace", help="folder for a profile of two rounds")
+    parser.add_argument(
+        "--peer", nargs=2, action="append", default=[], metavar=("PYTHON", "SCRIPT")
+    )
     return parser.parse_args()
 
 
