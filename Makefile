@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all check format clean
+.PHONY: demo test test-all check format bench clean
 
 demo: $(VENV)/.core
 	rm -rf runs/demo
@@ -24,6 +24,14 @@ check: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# WORKLOADS: another file of workloads, as a peer brings its own; PEERS: --peer PYTHON SCRIPT, repeated.
+WORKLOADS ?= benchmarks/workloads.py
+bench: $(VENV)/.core
+	mkdir -p runs
+	$(BIN)/python benchmarks/rounds.py $(WORKLOADS) --task toy emnist --bare --rounds 5 --repeats 3 $(PEERS) --json runs/bench-rounds.json
+	$(BIN)/python benchmarks/rounds.py $(WORKLOADS) --task stackoverflow --bare --rounds 2 $(PEERS) --json runs/bench-words.json
+	$(BIN)/python benchmarks/scale.py --json runs/bench-scale.json
 
 clean:
 	rm -rf $(VENV) runs build dist

@@ -55,7 +55,7 @@ def of_cohort(data: FederatedData, cohort: Cohort, most: int = 0) -> tuple[Pool,
 
     Args:
       cohort: one, or several stacked.
-      most: the examples of the largest cohort that must have the same size as this one.
+      most: the examples that there must be room for, so that cohorts have the same shape.
     """
     used = cohort.offsets[..., -1:]
     size = bucket(max(int(used.max()), most, 1))

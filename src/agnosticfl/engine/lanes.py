@@ -98,11 +98,12 @@ def on_one_device(work: ClientWork, planner: Planner, size: int, number: int) ->
     """An engine with `number` lanes on the default device, for a model of `size` numbers."""
     data = planner.data
     pool = jax.device_put(feed.whole(data)) if feed.fits(data) else None
+    room = plan.usual_examples(planner) if pool is None else 0
 
     def packed(t: int) -> Packed:
         stacked = plan.cohorts(planner, range(t, t + 1))
         layout = tree.row(plan.layouts(planner, stacked, number), 0)
-        return jax.device_put(Packed(*feed.placed(data, pool, tree.row(stacked, 0)), layout))
+        return jax.device_put(Packed(*feed.placed(data, pool, tree.row(stacked, 0), room), layout))
 
     rounds = min(MOST_ROUNDS, BLOCK_EXAMPLES // plan.most_examples(planner))
     blocks = None
@@ -115,12 +116,13 @@ def on_devices(mesh: Mesh, work: ClientWork, planner: Planner, _size: int, numbe
     """An engine with `number` lanes on each device of `mesh`, each with its part of a cohort."""
     data, own = planner.data, shards.own_parts(mesh)
     pool = shards.everywhere(mesh, feed.whole(data)) if feed.fits(data) else None
+    room = plan.usual_examples(planner, mesh.size) if pool is None else 0
 
     def packed(t: int) -> Packed:
         parts = plan.parted(planner, t, mesh.size)
         cohorts = plan.cohorts_of(planner, np.full(len(own), t), parts[own])
         layouts = plan.layouts(planner, cohorts, number)
-        most = plan.largest_part(planner, parts)
+        most = max(plan.largest_part(planner, parts), room)
         examples, cohorts = feed.placed(data, pool, cohorts, most)
         examples = examples if pool is not None else shards.spread(mesh, examples)
         return Packed(examples, *shards.spread(mesh, (cohorts, layouts)))

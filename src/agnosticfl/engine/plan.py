@@ -19,6 +19,7 @@ from agnosticfl.data.federated import FederatedData
 from agnosticfl.sampling import Sampler, example_order
 
 NOBODY = -1  # in the place of a client: a slot without examples
+FIRST_ROUNDS = 64  # that tell how large cohorts are
 
 
 class Cohort(NamedTuple):
@@ -123,6 +124,15 @@ def parted(plan: Planner, t: int, parts: int) -> np.ndarray:
 def largest_part(plan: Planner, parts: np.ndarray) -> int:
     """The examples of the part that has most of them."""
     return int(_sizes(plan, parts).sum(axis=1).max())
+
+
+def usual_examples(plan: Planner, parts: int = 1) -> int:
+    """The most examples that a cohort, or a part of one, has in the first rounds.
+
+    Gathered cohorts have room for as many, so that hardly any later one needs another shape.
+    """
+    rounds = range(1, FIRST_ROUNDS + 1)
+    return max(largest_part(plan, parted(plan, t, parts)) for t in rounds)
 
 
 def _sizes(plan: Planner, clients: np.ndarray) -> np.ndarray:

@@ -48,6 +48,7 @@ def steps(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) ->
     mesh = shards.mesh_of(1)
     planner = plan.planner(work, data, sampler, seed, mesh.size)
     pool = jax.device_put(feed.whole(data)) if feed.fits(data) else None
+    room = plan.usual_examples(planner, mesh.size) if pool is None else 0
     together = shards.over_processes(mesh) if mesh.size > 1 else None
     measure = loss_by_steps(work.model, work.num_domains)
     finish = jax.jit(with_weights)
@@ -58,7 +59,7 @@ def steps(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) ->
         cohort = tree.row(plan.cohorts_of(planner, np.array([t]), own), 0)
         local_steps = plan.local_steps(planner, np.diff(cohort.offsets)[own[0] != plan.NOBODY])
         batches = int(num_loss_batches(cohort))
-        examples, cohort = jax.device_put(feed.placed(data, pool, cohort))
+        examples, cohort = jax.device_put(feed.placed(data, pool, cohort, room))
         return Fed(examples, cohort, batches, local_steps.tolist())
 
     @jax.jit
