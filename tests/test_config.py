@@ -58,7 +58,7 @@ def test_a_task_may_be_a_file(tmp_path: Path):
     [
         ({"task": "toi"}, r"unknown task 'toi'; did you mean 'toy'\?"),
         ({"task": "no.toml"}, r"task file 'no.toml' does not exist"),
-        ({"algorithm": "afl"}, "unknown algorithm 'afl'"),
+        ({"algorithm": "fedsgd"}, "unknown algorithm 'fedsgd'"),
         ({"algorithm": "fedavg-target"}, "algorithm 'fedavg-target' needs --target DOMAIN"),
         ({"target": "centre 1"}, "algorithm 'afa' takes no --target"),
         (

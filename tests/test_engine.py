@@ -54,6 +54,7 @@ def sums(engine: str, work: ClientWork, data: FederatedData, cohort: int, seed: 
     batch_size=st.integers(1, 13),
     epochs=st.integers(1, 2),
     normalisation=st.sampled_from(["client", "batch"]),
+    local_steps=st.sampled_from([None, 1, 3]),
 )
 def test_engine_equals_the_reference(engine: str, seed: int, cohort: int, **options: Any):
     data = random_federated(seed)

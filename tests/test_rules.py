@@ -336,6 +336,10 @@ def test_a_task_names_a_chain():
             "unknown weight_rule.after 'normalised'",
         ),
         (
+            lambda: build_rule({"name": "tilted", "temperature": "hot"}),
+            "temperature of weight_rule 'tilted' is 'hot'; it must be a number",
+        ),
+        (
             lambda: build_rule({"name": "fixed", "after": ["mixed"]}),
             "weight_rule.after 'mixed' needs the option 'share'",
         ),

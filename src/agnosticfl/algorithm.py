@@ -29,8 +29,10 @@ from agnosticfl.engine import (
     with_unit_alpha,
 )
 from agnosticfl.errors import check
+from agnosticfl.ledger import Bytes, bytes_per_client
 from agnosticfl.model import Model
 from agnosticfl.precision import in_precision
+from agnosticfl.sampling import Sampler
 from agnosticfl.server import (
     ServerState,
     domain_scaling,
@@ -71,11 +73,36 @@ class Algorithm(NamedTuple):
     cohort: Callable[[int], Any]  # t -> what the clients of C_t bring to round t
     round: Callable[[ServerState, Any], tuple[ServerState, RoundInfo]]
     clients_per_round: int  # c
+    bytes_per_client: Callable[[ServerState], Bytes]  # of the messages of a round
     channel: Channel = PLAIN
     settings: Mapping[str, Any] = MappingProxyType({})  # what the engine chose for itself
     # If not None: state -> the states and infos of the next rounds, stacked: the same, faster.
     block: Callable[[ServerState], tuple[ServerState, RoundInfo]] | None = None
     reporting_clients: int = 0  # held-out ones, who take w and answer (L^k, N^k)
+
+
+class Setting(NamedTuple):
+    """What the rounds of an algorithm are made from."""
+
+    work: ClientWork
+    server_optimizer: optax.GradientTransformation
+    weight_rule: WeightRule
+    data: FederatedData
+    sampler: Callable[[int], Sampler]  # seed -> who takes part in round t
+    engine: EngineBuilder
+    precision: str
+    seed: int
+
+
+class Exchange(NamedTuple):
+    """How the server talks to its clients in a round; fields as in `Algorithm`."""
+
+    cohort: Callable[[int], Any]
+    round: Callable[[ServerState, Any], tuple[ServerState, RoundInfo]]
+    bytes_per_client: Callable[[ServerState], Bytes]
+    settings: Mapping[str, Any]
+    block: Callable[[ServerState], tuple[ServerState, RoundInfo]] | None = None
+    reporting_clients: int = 0
 
 
 def agnostic_round(
@@ -140,6 +167,8 @@ def agnostic_fedavg(
     channel: ChannelBuilder = plain,
     heldout: FederatedData | None = None,
     precision: str = "float32",
+    local_steps: int | None = None,
+    exchange: Callable[[Setting], Exchange] | None = None,
 ) -> Algorithm:
     """Agnostic Federated Averaging: min over w of the largest mean loss of any domain.
 
@@ -163,41 +192,61 @@ def agnostic_fedavg(
       heldout: clients who do not train. If given, λ follows their losses; see `follow_heldout`.
       precision: of the factors of matrix products, `"float32"`, `"tf32"` or `"bf16"`; see
         `precision`.
+      local_steps: the most local steps that a client takes; default all of its E epochs.
+      exchange: how the server talks to its clients; default `one_exchange`, the paper's.
     """
     check(seed >= 0, f"seed is {seed}; it must be a whole number ≥ 0")
     server_optimizer = optax.sgd(1.0) if server_optimizer is None else server_optimizer
     weight_rule = exponentiated_gradient(0.01) if weight_rule is None else weight_rule
     p = data.num_domains
     way = channel(contribution_shapes(model, p))
-    work = ClientWork(model, client_optimizer, p, batch_size, epochs, normalisation, way)
-    check_work(work)
-    sampler = (cohorts or uniform_cohorts())(data, clients_per_round, seed)
-    seam = in_precision(engine, precision)(work, data, sampler, seed)
+    work = check_work(
+        ClientWork(model, client_optimizer, p, batch_size, epochs, normalisation, way, local_steps)
+    )
+    draw = cohorts or uniform_cohorts()
+    rounds = (exchange or one_exchange)(
+        Setting(
+            work,
+            server_optimizer,
+            weight_rule,
+            data,
+            lambda seed: draw(data, clients_per_round, seed),
+            in_precision(engine, precision),
+            precision,
+            seed,
+        )
+    )
 
     def init() -> ServerState:
         return init_state(
             jax.jit(model.init)(jax.random.key(seed)),
             server_optimizer,
             weight_rule,
-            data.num_domains,
+            p,
             window_size,
             init_domain_weights,
             init_domain_count,
             way.init(),
         )
 
-    round = agnostic_round(seam.sum_over_clients, server_optimizer, weight_rule, way, seed)
-    round = in_precision(round, precision)
-    block = None if seam.blocks is None else _block(seam.blocks, round)
-    compiled = seam.compile(round)
-    algorithm = Algorithm(init, seam.cohort, compiled, clients_per_round, way, seam.settings, block)
+    algorithm = Algorithm(
+        init,
+        rounds.cohort,
+        rounds.round,
+        clients_per_round,
+        rounds.bytes_per_client,
+        way,
+        rounds.settings,
+        rounds.block,
+        rounds.reporting_clients,
+    )
     if heldout is None:
         return algorithm
     check(is_plain(way), "held-out clients report in the clear: the channel must be plain")
     names = ", ".join(data.domains)
     check(heldout.domains == data.domains, f"held-out domains differ from the training's: {names}")
     number = min(clients_per_round, heldout.num_clients)
-    sampler = (cohorts or uniform_cohorts())(heldout, number, seed)
+    sampler = draw(heldout, number, seed)
     return follow_heldout(algorithm, engines.reporters(work, heldout, sampler, seed), weight_rule)
 
 
@@ -229,6 +278,23 @@ def follow_heldout(
         round=round,
         block=None,
         reporting_clients=reporters.clients_per_round,
+    )
+
+
+def one_exchange(setting: Setting) -> Exchange:
+    """Algorithm 1's: w and α go down, Σ_k (β^k Δ^k, β^k, L^k, N^k) comes up."""
+    work, seed = setting.work, setting.seed
+    seam = setting.engine(work, setting.data, setting.sampler(seed), seed)
+    round = agnostic_round(
+        seam.sum_over_clients, setting.server_optimizer, setting.weight_rule, work.channel, seed
+    )
+    round = in_precision(round, setting.precision)
+    return Exchange(
+        seam.cohort,
+        seam.compile(round),
+        lambda state: bytes_per_client(state, work.channel),
+        seam.settings,
+        None if seam.blocks is None else _block(seam.blocks, round),
     )
 
 

@@ -13,17 +13,27 @@ import optax
 
 from agnosticfl.algorithm import Algorithm, agnostic_fedavg, fedavg_target
 from agnosticfl.channel import ChannelBuilder, plain
+from agnosticfl.client import proximal
 from agnosticfl.cohorts import SAMPLING
 from agnosticfl.config import Config, Table
 from agnosticfl.data import SOURCES, FederatedData, Splits
+from agnosticfl.drfa import drfa
 from agnosticfl.engine import ENGINES, WITH_LANES, WITH_PROCESSES, EngineBuilder
 from agnosticfl.engine.tuning import Tuner
 from agnosticfl.errors import call_with_options, check, choose
 from agnosticfl.model import Model, Need
 from agnosticfl.models import MODELS
 from agnosticfl.precision import model_in_precision
+from agnosticfl.qfedavg import q_fedavg
 from agnosticfl.secure.fixed_point import simulated
 from agnosticfl.weights import AFTER, BEFORE, RULES, WeightRule, chain
+
+# Algorithms that are more than settings of Algorithm 1.
+MAKERS: dict[str, Callable[..., Algorithm]] = {
+    "fedavg-target": fedavg_target,
+    "drfa": drfa,
+    "q-fedavg": q_fedavg,
+}
 
 
 class Parts(NamedTuple):
@@ -44,19 +54,19 @@ def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) 
     data: Splits = build_named(config.data, SOURCES, "data")
     model: Model = build_named(config.model, MODELS, "model")
     check_features(model, data, config.model["name"])
-    make = agnostic_fedavg
-    if config.target is not None:
-        make = functools.partial(fedavg_target, target=config.target)
+    make = MAKERS.get(config.algorithm, agnostic_fedavg)
     algorithm = make(
         model,
         data.train,
+        **own_options(config, make),
         clients_per_round=config.clients_per_round,
         batch_size=config.batch_size,
-        client_optimizer=build_optimizer(config.client_optimizer, "client_optimizer"),
+        client_optimizer=build_client_optimizer(config.client_optimizer),
         server_optimizer=build_optimizer(config.server_optimizer, "server_optimizer"),
         weight_rule=build_rule(config.weight_rule),
         window_size=config.window_size,
         epochs=config.epochs,
+        local_steps=config.local_steps,
         normalisation=config.normalisation,
         init_domain_weights=config.init_domain_weights,
         seed=config.seed,
@@ -107,6 +117,35 @@ def _misfit(need: Need, data: FederatedData, vocabulary_size: int | None) -> str
     low, high = int(values.min()), int(values.max())
     fits = low >= 0 and high < need.ids
     return None if fits else f"feature {name!r} has values from {low} to {high}"
+
+
+def own_options(config: Config, make: Callable[..., Algorithm]) -> Table:
+    """What only this algorithm takes: the parameters that it names beside model and data."""
+    parameters = inspect.signature(make).parameters.values()
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][2:]
+    known = {
+        "target": config.target,
+        "learning_rate": config.client_optimizer.get("learning_rate"),
+    }
+    given = {name: value for name, value in known.items() if name in names}
+    left = [name for name in names if name not in given]
+    for name, value in config.options.items():
+        what = f"option {name!r} of algorithm {config.algorithm!r}"
+        check(name in left, f"unknown {what} (allowed: {', '.join(left) or 'none'})")
+        check(type(value) in (int, float), f"{what} is {value!r}; it must be a number")
+    for name in left:
+        check(name in config.options, f"algorithm {config.algorithm!r} needs the option {name!r}")
+    return {**given, **config.options}
+
+
+def build_client_optimizer(table: Table) -> optax.GradientTransformation:
+    """An Optax optimizer; with the key `proximal`, FedProx's pull towards w_{t-1} before it."""
+    own = {key: value for key, value in table.items() if key != "proximal"}
+    optimizer = build_optimizer(own, "client_optimizer")
+    if "proximal" not in table:
+        return optimizer
+    pull = call_with_options(proximal, {"strength": table["proximal"]}, "proximal client optimizer")
+    return optax.chain(pull, optimizer)
 
 
 def build_engine(config: Config, lanes: int | None, tuner: Tuner | None) -> EngineBuilder:

@@ -54,7 +54,9 @@ Out = Annotated[Path | None, typer.Option(help="Folder to write to; below runs/ 
 @app.command()
 def run(
     task: Task,
-    algorithm: Annotated[str, typer.Option(help="afa, fedavg or fedavg-target.")] = "afa",
+    algorithm: Annotated[
+        str, typer.Option(help="Its name, such as afa; see `algorithms`.")
+    ] = "afa",
     target: Target = None,
     rounds: Rounds = None,
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
@@ -99,6 +101,9 @@ def run(
 @app.command()
 def compare(
     task: Task,
+    algorithms: Annotated[
+        str, typer.Option(help="Their names, with commas between them; see `algorithms`.")
+    ] = "fedavg,fedavg-target,afa",
     seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.")] = 3,
     target: Target = None,
     rounds: Rounds = None,
@@ -110,7 +115,7 @@ def compare(
     precision: Precision = None,
     cache: Cache = True,
 ) -> None:
-    """Run FedAvg (uniform), FedAvg (target-only) and AFA, and print the paper's table."""
+    """Run algorithms on the same seeds and print the paper's table."""
     from agnosticfl import compare as comparison
     from agnosticfl import report
     from agnosticfl.cache import cache_folder
@@ -128,6 +133,7 @@ def compare(
                 should_stop=should_stop,
                 cache=cache_folder(cache),
             ),
+            algorithms=[name.strip() for name in algorithms.split(",") if name.strip()],
             seeds=seeds,
             target=target,
             rounds=rounds,
@@ -165,6 +171,15 @@ def tasks() -> None:
 def _settings(sets: list[str] | None, secure: str | None) -> list[str]:
     """What the command line changes of the task."""
     return [*(sets or ()), *([f"secure.name={secure}"] if secure else ())]
+
+
+@app.command()
+def algorithms() -> None:
+    """List the algorithms."""
+    from agnosticfl.config import ALGORITHMS
+
+    for name, entry in ALGORITHMS.items():
+        typer.echo(f"{name:16} {entry.title.format(target='one domain')}")
 
 
 def _version(wanted: bool) -> None:

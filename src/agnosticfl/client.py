@@ -37,6 +37,7 @@ class ClientWork(NamedTuple):
     epochs: int = 1  # E
     normalisation: str = "client"  # of the local loss, see `local_loss`
     channel: Channel = PLAIN  # what is done to a contribution before it is sent
+    local_steps: int | None = None  # at most so many; all of E epochs if None
 
 
 def take(data: FederatedData, rows: np.ndarray, mask: np.ndarray) -> Batch:
@@ -51,6 +52,8 @@ def check_work(work: ClientWork) -> ClientWork:
     check(work.batch_size >= 1, f"batch size (B) is {work.batch_size}; it must be at least 1")
     check(work.epochs >= 1, f"epochs (E) is {work.epochs}; it must be at least 1")
     choose(work.normalisation, ("client", "batch"), "normalisation")
+    limit = work.local_steps
+    check(limit is None or limit >= 1, f"local steps is {limit}; it must be at least 1")
     return work
 
 
@@ -103,6 +106,36 @@ def local_step(
     return optax.apply_updates(params, updates), opt_state
 
 
+def proximal(strength: float) -> optax.GradientTransformation:
+    """Adds μ (w − w_{t-1}) to the gradient, before an optimizer: FedProx (Li et al. 2020).
+
+    It is the gradient of μ/2 ‖w − w_{t-1}‖², which holds clients near the model that they got. A
+    client's optimizer starts at w_{t-1}, so its first parameters are those to stay near.
+
+    Args:
+      strength: μ.
+    """
+    check(
+        np.isfinite(strength) and strength >= 0,
+        f"proximal strength (μ) is {strength}; it must be a number ≥ 0",
+    )
+
+    def update(updates: Params, state: Params, params: Params | None = None) -> Any:
+        pull = tree.scale(jnp.float32(strength), tree.subtract(params, state))
+        return tree.add(updates, pull), state
+
+    return optax.GradientTransformation(lambda params: params, update)
+
+
+def num_steps(work: ClientWork, size: Any) -> Any:
+    """Local steps of a client with n_k = `size` examples: E⌈n_k/B⌉, or its limit if that is less.
+
+    `size` is a NumPy or JAX integer, or an array of them.
+    """
+    steps = work.epochs * -(-size // work.batch_size)
+    return steps if work.local_steps is None else steps.clip(max=work.local_steps)
+
+
 def step_key(client_key: Array, epoch: int | Array, step: int | Array) -> Array:
     """The random key of one local step."""
     return jax.random.fold_in(jax.random.fold_in(client_key, epoch), step)
@@ -148,16 +181,19 @@ def client_sum(
     count = jax.vmap(lambda b: domain_count(b, p))(batches).sum(0)
     loss = jax.vmap(lambda b: domain_loss(work.model, params, b, p))(batches).sum(0)
     beta = client_weight(alpha, count)
+    real = jnp.any(batches.mask > 0, axis=1)
+    limit = num_steps(work, jnp.sum(batches.mask).astype(jnp.int32))
 
     def step(carry: Any, inputs: Any) -> tuple[Any, None]:
-        (params, opt_state), (batch, key) = carry, inputs
+        (params, opt_state), (batch, key, wanted) = carry, inputs
         new = local_step(work, params, opt_state, batch, alpha, beta, key)
-        return tree.select(jnp.any(batch.mask > 0), new, carry), None
+        return tree.select(wanted, new, carry), None
 
     def epoch(carry: Any, number: Array) -> tuple[Any, None]:
-        steps = jnp.arange(batches.mask.shape[0])
+        steps = jnp.arange(len(real))
         keys = jax.vmap(lambda s: step_key(key, number, s))(steps)
-        return jax.lax.scan(step, carry, (batches, keys))[0], None
+        wanted = real & (number * jnp.sum(real) + steps < limit)
+        return jax.lax.scan(step, carry, (batches, keys, wanted))[0], None
 
     start = (params, work.optimizer.init(params))
     (trained, _), _ = jax.lax.scan(epoch, start, jnp.arange(work.epochs))

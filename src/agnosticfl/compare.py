@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's comparison: FedAvg (uniform), FedAvg (target-only) and AFA on the same seeds."""
+"""A comparison on the same seeds; the paper's is FedAvg (uniform), FedAvg (target-only) and AFA."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -8,7 +8,9 @@ from typing import Any
 
 from agnosticfl import build
 from agnosticfl.config import ALGORITHMS, Config, has_effect, resolve
-from agnosticfl.errors import check
+from agnosticfl.errors import check, choose
+
+PAPER = ("fedavg", "fedavg-target", "afa")
 
 Runner = Callable[[Config, Path], dict[str, Any]]  # runs a configuration in a folder -> summary
 
@@ -18,47 +20,65 @@ def compare(
     out: Path,
     run: Runner,
     *,
+    algorithms: Sequence[str] = PAPER,
     seeds: int = 3,
     target: str | None = None,
     rounds: int | None = None,
     sets: Sequence[str] = (),
     precision: str | None = None,
 ) -> None:
-    """Runs the three algorithms in folders below `out`.
+    """Runs the algorithms in folders below `out`.
 
     Args:
       run: what to do with each configuration (`experiment.run` with its options filled in).
+      algorithms: names from `ALGORITHMS`.
       target: the domain of FedAvg (target-only); the one FedAvg (uniform) serves worst if None.
     """
     check(seeds >= 1, f"number of seeds is {seeds}; it must be at least 1")
+    chosen = _in_order(algorithms, target)
 
     def configs(algorithm: str, target: str | None = None) -> list[Config]:
+        wanted = target if ALGORITHMS[algorithm].takes_target else None
         return [
-            resolve(task, algorithm, target, seed, rounds, sets, precision) for seed in range(seeds)
+            resolve(task, algorithm, wanted, seed, rounds, sets, precision) for seed in range(seeds)
         ]
 
     def run_all(configs: list[Config]) -> list[dict[str, Any]]:
         return [run(config, out / f"{config.algorithm}-seed{config.seed}") for config in configs]
 
-    _check_before_running(configs, target, sets)
-    uniform = run_all(configs("fedavg"))
-    run_all(configs("fedavg-target", target or _worst(uniform)))
-    run_all(configs("afa"))
+    _check_before_running([configs(name, target or "a domain")[0] for name in chosen], target, sets)
+    for name in chosen:
+        summaries = run_all(configs(name, target))
+        if name == "fedavg":
+            target = target or _worst(summaries)
+
+
+def _in_order(algorithms: Sequence[str], target: str | None) -> list[str]:
+    """The algorithms in the order of the tables, in which FedAvg is first and tells the target."""
+    for name in algorithms:
+        choose(name, ALGORITHMS, "algorithm")
+    check(bool(algorithms), "no algorithm was given to compare")
+    chosen = [name for name in ALGORITHMS if name in algorithms]
+    needs = [name for name in chosen if ALGORITHMS[name].takes_target]
+    check(bool(needs) or target is None, f"none of {', '.join(chosen)} takes a --target")
+    check(
+        not needs or target is not None or "fedavg" in chosen,
+        f"{', '.join(needs)} needs --target DOMAIN, or fedavg among the algorithms to find it",
+    )
+    return chosen
 
 
 def _check_before_running(
-    configs: Callable[[str, str | None], list[Config]], target: str | None, sets: Sequence[str]
+    candidates: list[Config], target: str | None, sets: Sequence[str]
 ) -> None:
     """Bad input is found now, not after the first hours."""
-    uniform = configs("fedavg", None)[0]
-    train = build.build(uniform).data.train
-    domain = train.domains[train.domain_index(target)] if target else "a domain"
-    candidates = [uniform, configs("fedavg-target", domain)[0], configs("afa", None)[0]]
-    build.build(candidates[-1])
+    for config in candidates:
+        if config.target is None or config.target == target:
+            build.build(config).algorithm.init()
     for setting in sets:
         check(
             any(has_effect(config, setting) for config in candidates),
-            f"--set {setting} has no effect on any of {', '.join(ALGORITHMS)}",
+            f"--set {setting} has no effect on any of {', '.join(c.algorithm for c in candidates)}",
         )
 
 

@@ -2,6 +2,7 @@
 """From a task's TOML and the command line to one resolved, checked configuration of a run."""
 
 import dataclasses
+import functools
 import json
 import tomllib
 import types
@@ -22,8 +23,16 @@ class AlgorithmEntry(NamedTuple):
     title: str  # as the paper's tables print it; {target} is the target domain
     settings: Table  # what makes it this algorithm; stronger than the task's own
     takes_target: bool = False
+    like: str | None = None  # whose [algorithms.NAME] in a task holds for this one too
+    parameter: tuple[str, str] | None = None  # symbol and dotted key of what its title tells
 
 
+def _domain_rule(title: str, symbol: str, key: str, rule: Table) -> AlgorithmEntry:
+    """AFA with another rule for λ."""
+    return AlgorithmEntry(title, {"weight_rule": rule}, parameter=(symbol, f"weight_rule.{key}"))
+
+
+# FedAvg's rates are for batches, and hold for all who divide by the batch.
 ALGORITHMS: dict[str, AlgorithmEntry] = {
     "fedavg": AlgorithmEntry(
         "FedAvg (uniform)",
@@ -39,6 +48,59 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         takes_target=True,
     ),
     "afa": AlgorithmEntry("AFA", {}),
+    "afl": AlgorithmEntry(
+        "AFL",
+        {
+            "normalisation": "batch",
+            "local_steps": 1,
+            "weight_rule": {"name": "projected_gradient", "learning_rate": 0.01},
+        },
+        like="fedavg",
+    ),
+    "drfa": AlgorithmEntry(
+        "DRFA",
+        {
+            "normalisation": "batch",
+            "weight_rule": {"name": "projected_gradient", "learning_rate": 0.01},
+        },
+        like="fedavg",
+    ),
+    "term": _domain_rule(
+        "TERM", "τ", "temperature", {"name": "tilted", "temperature": 1.0, "prior": "counts"}
+    ),
+    "qffl": _domain_rule("q-FFL", "q", "q", {"name": "q_fair", "q": 1.0, "prior": "counts"}),
+    "chi2": _domain_rule(
+        "χ²", "τ", "temperature", {"name": "chi_squared", "temperature": 1.0, "prior": "counts"}
+    ),
+    "cvar": _domain_rule(
+        "CVaR",
+        "θ",
+        "level",
+        {"name": "cvar", "level": 0.5, "prior": "counts", "before": ["averaged_loss"]},
+    ),
+    "group-dro": AlgorithmEntry(
+        "Group DRO", {"weight_rule": {"before": [{"name": "adjusted", "constant": 1.0}]}}
+    ),
+    "q-fedavg": AlgorithmEntry(
+        "q-FedAvg",
+        {
+            "normalisation": "batch",
+            "weight_rule": {"name": "proportional"},
+            "options": {"q": 1.0},
+        },
+        like="fedavg",
+        parameter=("q", "options.q"),
+    ),
+    "fedprox": AlgorithmEntry(
+        "FedProx",
+        {
+            "normalisation": "batch",
+            "weight_rule": {"name": "proportional"},
+            "client_optimizer": {"proximal": 0.01},
+        },
+        like="fedavg",
+        parameter=("μ", "client_optimizer.proximal"),
+    ),
 }
 
 
@@ -49,14 +111,17 @@ class Config:
     task: str
     data: Table  # {name, options of that source}
     model: Table  # {name, options of that model}
-    client_optimizer: Table  # {name of an Optax optimizer, learning_rate (γ_w), its options}
+    # {name of an Optax optimizer, learning_rate (γ_w), its options, proximal (μ of FedProx)}
+    client_optimizer: Table
     rounds: int  # T
     clients_per_round: int  # c
     batch_size: int  # B
     algorithm: str = "afa"
     target: str | None = None  # fedavg-target: the domain to train on
+    options: Table = dataclasses.field(default_factory=dict)  # q-fedavg: {q}
     seed: int = 0
     epochs: int = 1  # E
+    local_steps: int | None = None  # the most that a client takes; all of E epochs if not given
     normalisation: str = "client"
     server_optimizer: Table = dataclasses.field(
         default_factory=lambda: {"name": "sgd", "learning_rate": 1.0}
@@ -115,9 +180,10 @@ def resolve(
 ) -> Config:
     """The configuration of one run.
 
-    Weakest first: defaults of `Config`, the task, what makes the algorithm what it is, the task's
-    `[algorithms.NAME]`, arguments that are given. `sets` are `key=value` with dotted keys, and
-    change the task itself.
+    Weakest first: defaults of `Config`, the task, the task's `[algorithms.NAME]` of the algorithm
+    that this one is like, what makes the algorithm what it is, its own `[algorithms.NAME]`,
+    arguments that are given. A table without a name changes options of the weaker one; one with a
+    name takes its place. `sets` are `key=value` with dotted keys, and change the task itself.
     """
     entry = ALGORITHMS[choose(algorithm, ALGORITHMS, "algorithm")]
     needs = "needs --target DOMAIN" if entry.takes_target else "takes no --target"
@@ -136,7 +202,14 @@ def resolve(
     named |= {key: value for key, value in given.items() if value is not None}
     for key in ("task", "algorithm", "target", "seed"):
         check(key not in table, f"{key!r} cannot be set here; it is an option of the command")
-    return _config({**table, **entry.settings, **own.get(algorithm, {}), **named}, f"task {task!r}")
+    layers = (
+        table,
+        own.get(entry.like or algorithm, {}),
+        entry.settings,
+        own.get(algorithm, {}),
+        named,
+    )
+    return _config(functools.reduce(_over, layers, _table_defaults()), f"task {task!r}")
 
 
 def parse_set(text: str) -> tuple[str, Any]:
@@ -152,11 +225,9 @@ def parse_set(text: str) -> tuple[str, Any]:
 def has_effect(config: Config, setting: str) -> bool:
     """Whether the run will use this `key=value` (FedAvg, say, has a weight rule of its own)."""
     key, value = parse_set(setting)
-    key = key.removeprefix(f"algorithms.{config.algorithm}.")
-    node: Any = dataclasses.asdict(config)
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, dict) else None
-    return node == value
+    for name in (config.algorithm, ALGORITHMS[config.algorithm].like):
+        key = key.removeprefix(f"algorithms.{name}.")
+    return _get(dataclasses.asdict(config), key) == value
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
@@ -183,7 +254,13 @@ def flat(config: Config) -> dict[str, str]:
 
 def title(config: Config) -> str:
     """The algorithm as a table prints it."""
-    return ALGORITHMS[config.algorithm].title.format(target=config.target)
+    entry = ALGORITHMS[config.algorithm]
+    name = entry.title.format(target=config.target)
+    if entry.parameter is None:
+        return name
+    symbol, key = entry.parameter
+    value = _get(dataclasses.asdict(config), key)
+    return f"{name} ({symbol} = {value:g})" if isinstance(value, int | float) else name
 
 
 def _config(values: Table, where: str) -> Config:
@@ -197,7 +274,7 @@ def _config(values: Table, where: str) -> Config:
     for field in dataclasses.fields(Config):
         no_default = field.default is field.default_factory is dataclasses.MISSING
         check(field.name in values or not no_default, f"{where} lacks the key {field.name!r}")
-    config = Config(**{key: _with_default(key, value) for key, value in values.items()})
+    config = Config(**values)
     for key in ("rounds", "checkpoint_every"):
         value = getattr(config, key)
         check(value >= 1, f"{key} is {value} in {where}; it must be at least 1")
@@ -206,12 +283,19 @@ def _config(values: Table, where: str) -> Config:
     return config
 
 
-def _with_default(key: str, value: Any) -> Any:
-    """A table without a name means the default's, with other options."""
-    make = Config.__dataclass_fields__[key].default_factory
-    if isinstance(value, dict) and "name" not in value and make is not dataclasses.MISSING:
-        return {**make(), **value}
-    return value
+def _table_defaults() -> Table:
+    makers = {field.name: field.default_factory for field in dataclasses.fields(Config)}
+    return {name: make() for name, make in makers.items() if make is not dataclasses.MISSING}
+
+
+def _over(weak: Table, strong: Table) -> Table:
+    """The settings of both; where both have one, the stronger's."""
+    merged = {**weak, **strong}
+    for key, value in strong.items():
+        below = weak.get(key)
+        if isinstance(value, dict) and "name" not in value and isinstance(below, dict):
+            merged[key] = {**below, **value}
+    return merged
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -231,6 +315,12 @@ def _type_name(hint: Any) -> str:
     names |= {list: "a list of numbers", bool: "true or false", types.NoneType: "left out"}
     parts = hint.__args__ if isinstance(hint, types.UnionType) else [hint]
     return " or ".join(names[typing.get_origin(part) or part] for part in parts)
+
+
+def _get(table: Any, dotted: str) -> Any:
+    for part in dotted.split("."):
+        table = table.get(part) if isinstance(table, dict) else None
+    return table
 
 
 def _put(table: Table, dotted: str, value: Any) -> None:

@@ -37,7 +37,7 @@ def choose(name: str, allowed: Iterable[str], what: str) -> str:
 def call_with_options(
     function: Callable[..., Any], options: Mapping[str, Any], what: str, *given: Any
 ) -> Any:
-    """Calls `function(*given, **options)`, refusing options it does not have or lacks."""
+    """Calls `function(*given, **options)`, or says what is unknown, missing or no number."""
     parameters = list(inspect.signature(function).parameters.values())[len(given) :]
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     for name in options:
@@ -45,6 +45,11 @@ def call_with_options(
     for p in parameters:
         needed = p.name in names and p.default is inspect.Parameter.empty
         check(not needed or p.name in options, f"{what} needs the option {p.name!r}")
+        number = p.annotation is float and p.name in options
+        check(
+            not number or type(options[p.name]) in (int, float),
+            f"{p.name} of {what} is {options.get(p.name)!r}; it must be a number",
+        )
     return function(*given, **options)
 
 

@@ -153,7 +153,7 @@ def _leftover(path: Path) -> bool:
 def _rounds(
     config: Config, parts: Parts, look: Lookout, state: ServerState
 ) -> Iterator[tuple[ServerState, Record]]:
-    cost = ledger.bytes_per_client(state, parts.algorithm.channel)
+    cost = parts.algorithm.bytes_per_client(state)
     report = ledger.bytes_per_report(state)
     clients, reporting = parts.algorithm.clients_per_round, parts.algorithm.reporting_clients
     rounds = range(int(state.round) + 1, config.rounds + 1)
@@ -293,9 +293,7 @@ def _summary(
         "bytes": {
             "down_per_round": last["bytes_down"],
             "up_per_round": last["bytes_up"],
-            "paper_per_round": ledger.paper_bytes(
-                state, parts.algorithm.clients_per_round, agnostic=config.algorithm == "afa"
-            ),
+            "paper_per_round": _paper_bytes(config, parts, state),
         },
         "num_params": tree.size(state.params),
         **_small_params(state),
@@ -327,6 +325,14 @@ def _client_spread(results: dict[str, Evaluation]) -> dict[str, Any]:
         if result.clients is not None
     }
     return {"clients": spreads} if spreads else {}
+
+
+def _paper_bytes(config: Config, parts: Parts, state: ServerState) -> int | None:
+    """By the paper's formula, which is for FedAvg and AFA."""
+    agnostic = {"fedavg": False, "fedavg-target": False, "afa": True}.get(config.algorithm)
+    if agnostic is None:
+        return None
+    return ledger.paper_bytes(state, parts.algorithm.clients_per_round, agnostic)
 
 
 def _environment() -> dict[str, Any]:

@@ -23,6 +23,7 @@ from agnosticfl.client import (
     Batch,
     ClientWork,
     local_step,
+    num_steps,
     step_key,
 )
 from agnosticfl.data.federated import FederatedData
@@ -274,7 +275,7 @@ def local_step_at(work: ClientWork, cohort: Cohort, slot: Array, number: Array) 
         size=jnp.where(real, jnp.minimum(size - batch * work.batch_size, work.batch_size), 0),
         epoch=epoch,
         batch=batch,
-        last=real & (number == work.epochs * batches - 1),
+        last=real & (number == num_steps(work, size) - 1),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from agnosticfl.client import ClientWork
+from agnosticfl.client import ClientWork, num_steps
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.sampling import Sampler, example_order
 
@@ -37,7 +37,7 @@ class Layout(NamedTuple):
     """Which local step lane l takes at step s; clients follow each other on a lane."""
 
     slot: Any  # [S, L] int32, whose step it is
-    number: Any  # [S, L] int32, which of the client's 0 … E⌈n_k/B⌉−1; −1 if there is none
+    number: Any  # [S, L] int32, which of the client's own; −1 if there is none
     steps: Any  # [] int32, how many of the S are used
 
 
@@ -47,8 +47,7 @@ class Planner(NamedTuple):
     data: FederatedData
     sampler: Sampler
     largest: np.ndarray  # [c] n_k of the c largest clients; fewer where parts share a cohort
-    batch_size: int  # B
-    epochs: int  # E
+    work: ClientWork
     seed: int
 
 
@@ -58,7 +57,7 @@ def planner(
     """The planner of one engine, or of each of the `parts` that share its cohorts."""
     clients = -(-len(sampler(1)) // parts)
     largest = np.partition(data.sizes, -clients)[-clients:]
-    return Planner(data, sampler, largest, work.batch_size, work.epochs, seed)
+    return Planner(data, sampler, largest, work, seed)
 
 
 def cohorts(plan: Planner, rounds: range) -> Cohort:
@@ -169,8 +168,8 @@ def longest_first(steps: np.ndarray, lanes: int) -> tuple[np.ndarray, np.ndarray
 
 
 def local_steps(plan: Planner, sizes: np.ndarray) -> np.ndarray:
-    """E ⌈n_k / B⌉."""
-    return plan.epochs * -(-sizes // plan.batch_size)
+    """How many steps clients of these sizes take."""
+    return num_steps(plan.work, sizes)
 
 
 def most_examples(plan: Planner) -> int:

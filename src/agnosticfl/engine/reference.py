@@ -4,6 +4,7 @@
 Slow and obviously right. Every other engine must give the same `ClientSum`.
 """
 
+import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -56,10 +57,10 @@ def reference(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int
         ]
         trained, opt_state = params, work.optimizer.init(params)
         key = client_key(seed, t, client)
-        for epoch in range(work.epochs):
-            for number, batch in enumerate(batches):
-                k = step_key(key, epoch, number)
-                trained, opt_state = step(work, trained, opt_state, batch, alpha, beta, k)
+        every = itertools.product(range(work.epochs), range(len(batches)))
+        for epoch, number in itertools.islice(every, work.local_steps):
+            batch, k = batches[number], step_key(key, epoch, number)
+            trained, opt_state = step(work, trained, opt_state, batch, alpha, beta, k)
         sums = contribution(params, trained, beta, loss, count)
         return sent_by_client(work.channel, channel, sums, key)
 

@@ -37,7 +37,7 @@ class Fed(NamedTuple):
     pool: Pool
     cohort: Cohort
     loss_batches: int  # how often the host calls each step:
-    local_steps: list[int]  # [c] E⌈n_k/B⌉
+    local_steps: list[int]  # [c]
 
 
 def steps(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -> Engine:

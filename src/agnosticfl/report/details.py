@@ -93,12 +93,13 @@ def _count(numbers: np.ndarray) -> Entry:
     return Entry(f"{numbers.mean():,.1f}{note}", float(numbers.mean()))
 
 
-def _bytes(run: Run) -> tuple[int, int, int, int, float]:
+def _bytes(run: Run) -> tuple[int, int, int, int | None, float]:
     sizes = run.summary["bytes"]
     down, up = sizes["down_per_round"], sizes["up_per_round"]
     whole = run.series("bytes_down").sum() + run.series("bytes_up").sum()
     return down, up, down + up, sizes["paper_per_round"], float(whole)
 
 
-def _size(size: float) -> Entry:
-    return Entry(in_bytes(size), size)
+def _size(size: float | None) -> Entry:
+    """The paper's formula is for FedAvg and AFA; other algorithms have none."""
+    return Entry(DASH) if size is None else Entry(in_bytes(size), size)

@@ -12,9 +12,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from agnosticfl.metrics import kind
 from agnosticfl.report.grid import byte_unit
 from agnosticfl.report.progress import Curve, ends, progress
-from agnosticfl.report.runs import Comparison, Row
+from agnosticfl.report.runs import Comparison, Row, worst
 
 STYLE: Any = {
     "axes.spines.top": False,
@@ -32,6 +33,7 @@ STYLE: Any = {
 # Okabe and Ito's colours, told apart by most colour-blind readers; dashes help the others.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", (0, (1, 1)))
+MARKERS = ("o", "s", "^", "D", "v")  # five against seven colours: 35 pairs
 WIDTH = 4.8  # inches: text of 10 points can still be read when a phone shows the whole width
 POINTS = 100  # on a curve; of more rounds, neighbours are averaged
 SETTLED = 0.1  # the part of a training that is left out when the range of an axis is chosen
@@ -72,6 +74,8 @@ def plots(comparison: Comparison) -> Iterator[Plot]:
     if "params" in comparison.rows[0].runs[0].summary:
         yield _values(comparison)
     yield from _curves(comparison)
+    if len(comparison.rows) > 2 and all(row.overall for row in comparison.rows):
+        yield pareto(comparison)
     yield _weights(comparison)
     yield from _losses(comparison)
     yield _counts(comparison)
@@ -125,6 +129,41 @@ def _curves(comparison: Comparison) -> Iterator[Plot]:
         [panel(lambda c: c.bytes / size)],
         x=f"communication ({name})",
     )
+
+
+def pareto(comparison: Comparison) -> Plot:
+    """Fairness against utility: the worst domain's metric over the average of all test examples."""
+    metric = comparison.metrics[0]
+    sign = 1 if kind(metric).higher_is_better else -1
+    points = [(row.overall[metric], worst(metric, row.cells[metric])) for row in comparison.rows]
+    means = np.array([[average.mean, lowest.mean] for average, lowest in points])
+    with mpl.rc_context(STYLE):
+        rows = (len(points) + 1) // 2
+        figure = Figure((WIDTH, 3.2 + 0.2 * rows), layout="constrained")
+        axes = figure.subplots()
+        best = means[undominated(sign * means)]
+        axes.plot(*best[np.argsort(best[:, 0])].T, color="#808080", linewidth=1, zorder=1)
+        for i, (row, (average, lowest)) in enumerate(zip(comparison.rows, points, strict=True)):
+            color, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+            if len(average.values) > 1:
+                axes.scatter(average.values, lowest.values, s=6, color=color, alpha=0.5)
+            axes.scatter(*means[i], s=45, color=color, marker=marker, label=row.title, zorder=2)
+        axes.set_xlabel(f"{metric} over all test examples")
+        axes.set_ylabel(f"{metric} of the worst domain")
+        figure.legend(loc="outside upper left", ncols=2)
+    better = "higher" if sign == 1 else "lower"
+    caption = (
+        f"Test {metric} of the worst domain against the average, {better} is better in both;"
+        " the line joins the algorithms that no other beats in both"
+    )
+    return Plot("pareto", caption, figure)
+
+
+def undominated(points: np.ndarray) -> np.ndarray:
+    """[n] whether no other of the points [n, 2] is at least as high in both and higher in one."""
+    here, other = points[:, None], points[None]
+    beaten = np.all(other >= here, axis=2) & np.any(other > here, axis=2)
+    return ~beaten.any(axis=1)
 
 
 def _weights(comparison: Comparison) -> Plot:
