@@ -105,7 +105,7 @@ def task_description(name: str) -> str:
 
 
 def resolve(
-    task: str,
+    task: str | Table,
     algorithm: str = "afa",
     target: str | None = None,
     seed: int = 0,
@@ -113,7 +113,7 @@ def resolve(
     sets: Sequence[str] = (),
     precision: str | None = None,
 ) -> Config:
-    """The configuration of one run.
+    """The configuration of one run of a task: its name, its TOML file, or what such a file holds.
 
     Weakest first: defaults of `Config`, the task, what makes the algorithm what it is, the task's
     `[algorithms.NAME]`, arguments that are given. `sets` are `key=value` with dotted keys, and
@@ -122,10 +122,7 @@ def resolve(
     entry = ALGORITHMS[choose(algorithm, ALGORITHMS, "algorithm")]
     needs = "needs --target DOMAIN" if entry.takes_target else "takes no --target"
     check((target is not None) == entry.takes_target, f"algorithm {algorithm!r} {needs}")
-    try:
-        table = tomllib.loads(task_text(task))
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"task {task!r} is not valid TOML: {error}") from None
+    task, table = _task_table(task)
     for key, value in map(parse_set, sets):
         _put(table, key, value)
     own: Table = table.pop("algorithms", {})
@@ -137,6 +134,16 @@ def resolve(
     for key in ("task", "algorithm", "target", "seed"):
         check(key not in table, f"{key!r} cannot be set here; it is an option of the command")
     return _config({**table, **entry.settings, **own.get(algorithm, {}), **named}, f"task {task!r}")
+
+
+def _task_table(task: str | Table) -> tuple[str, Table]:
+    """The name of a task, and its keys."""
+    if not isinstance(task, str):
+        return task["task"], {key: value for key, value in task.items() if key != "task"}
+    try:
+        return task, tomllib.loads(task_text(task))
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"task {task!r} is not valid TOML: {error}") from None
 
 
 def parse_set(text: str) -> tuple[str, Any]:
