@@ -24,6 +24,7 @@ def test_public_names_are_these_and_no_others():
         "Model",
         "RoundInfo",
         "ServerState",
+        "Splits",
         "WeightRule",
         "agnostic_fedavg",
         "evaluator",
@@ -40,6 +41,8 @@ def test_public_names_are_these_and_no_others():
         "models",
         "proportional",
         "some_clients",
+        "split_frame",
+        "study",
         "weights",
         "worst_domain",
     ]

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from agnosticfl.algorithm import fedavg_target as fedavg_target
     from agnosticfl.client import ClientSum as ClientSum
     from agnosticfl.data import FederatedData as FederatedData
+    from agnosticfl.data import Splits as Splits
     from agnosticfl.data import from_arrays as from_arrays
+    from agnosticfl.data.collect import split_frame as split_frame
     from agnosticfl.errors import BadInput as BadInput
     from agnosticfl.evaluate import evaluator as evaluator
     from agnosticfl.evaluate import full_evaluator as full_evaluator
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from agnosticfl.model import from_linen as from_linen
     from agnosticfl.model import from_nnx as from_nnx
     from agnosticfl.server import ServerState as ServerState
+    from agnosticfl.study import study as study
     from agnosticfl.weights import DomainStats as DomainStats
     from agnosticfl.weights import WeightRule as WeightRule
     from agnosticfl.weights import exponentiated_gradient as exponentiated_gradient
@@ -42,12 +45,14 @@ if TYPE_CHECKING:
 _PLACES = {
     "algorithm": ("Algorithm", "RoundInfo", "agnostic_fedavg", "fedavg", "fedavg_target"),
     "client": ("ClientSum",),
-    "data": ("FederatedData", "from_arrays"),
+    "data": ("FederatedData", "Splits", "from_arrays"),
+    "data.collect": ("split_frame",),
     "errors": ("BadInput",),
     "evaluate": ("evaluator", "full_evaluator", "some_clients", "worst_domain"),
     "metrics": ("Mean",),
     "model": ("Model", "from_equinox", "from_functions", "from_linen", "from_nnx"),
     "server": ("ServerState",),
+    "study": ("study",),
     "weights": ("DomainStats", "WeightRule", "exponentiated_gradient", "fixed", "proportional"),
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}

@@ -53,6 +53,13 @@ def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) 
     """
     data: Splits = build_named(config.data, SOURCES, "data")
     model: Model = build_named(config.model, MODELS, "model")
+    return assemble(config, model, data, lanes, tuner)
+
+
+def assemble(
+    config: Config, model: Model, data: Splits, lanes: int | None, tuner: Tuner | None
+) -> Parts:
+    """The same for a model and data that are there already."""
     check_features(model, data, config.model["name"])
     make = MAKERS.get(config.algorithm, agnostic_fedavg)
     algorithm = make(
@@ -87,6 +94,7 @@ def _followed(config: Config, data: Splits) -> FederatedData | None:
         data.heldout is not None,
         "weights_follow is 'heldout', but the data has no split 'heldout'",
     )
+    check(jax.process_count() == 1, "weights_follow is 'heldout', which needs a single process")
     return data.heldout
 
 

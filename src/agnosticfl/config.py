@@ -170,7 +170,7 @@ def task_description(name: str) -> str:
 
 
 def resolve(
-    task: str,
+    task: str | Table,
     algorithm: str = "afa",
     target: str | None = None,
     seed: int = 0,
@@ -178,7 +178,7 @@ def resolve(
     sets: Sequence[str] = (),
     precision: str | None = None,
 ) -> Config:
-    """The configuration of one run.
+    """The configuration of one run of a task: its name, its TOML file, or what such a file holds.
 
     Weakest first: defaults of `Config`, the task, the task's `[algorithms.NAME]` of the algorithm
     that this one is like, what makes the algorithm what it is, its own `[algorithms.NAME]`,
@@ -188,10 +188,7 @@ def resolve(
     entry = ALGORITHMS[choose(algorithm, ALGORITHMS, "algorithm")]
     needs = "needs --target DOMAIN" if entry.takes_target else "takes no --target"
     check((target is not None) == entry.takes_target, f"algorithm {algorithm!r} {needs}")
-    try:
-        table = tomllib.loads(task_text(task))
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"task {task!r} is not valid TOML: {error}") from None
+    task, table = _task_table(task)
     for key, value in map(parse_set, sets):
         _put(table, key, value)
     own: Table = table.pop("algorithms", {})
@@ -210,6 +207,16 @@ def resolve(
         named,
     )
     return _config(functools.reduce(_over, layers, _table_defaults()), f"task {task!r}")
+
+
+def _task_table(task: str | Table) -> tuple[str, Table]:
+    """The name of a task, and its keys."""
+    if not isinstance(task, str):
+        return task["task"], {key: value for key, value in task.items() if key != "task"}
+    try:
+        return task, tomllib.loads(task_text(task))
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"task {task!r} is not valid TOML: {error}") from None
 
 
 def parse_set(text: str) -> tuple[str, Any]:

@@ -47,6 +47,7 @@ def run(
     config: Config,
     out: Path,
     *,
+    make_parts: Callable[[Config, int | None, Tuner | None], Parts] = build,
     resume: bool = False,
     track: Sequence[str] = (),
     on_round: Callable[[Record], Any] = lambda _: None,
@@ -57,6 +58,7 @@ def run(
     """Runs `config` in the folder `out` and returns its summary.
 
     Args:
+      make_parts: builds what `config` is about.
       resume: go on from the newest checkpoint in `out`, if there is one. The result has the same
         bits as a run that was never interrupted.
       track: names of `trackers` to which the numbers go too.
@@ -71,7 +73,7 @@ def run(
     starts = [tracker(name) for name in track]
     first = processes.is_first()
     found = processes.from_first(lambda: _found_before(out) if resume else {})
-    parts = build(config, found.get("lanes"), tuner)
+    parts = make_parts(config, found.get("lanes"), tuner)
     look = _lookout(config, parts)
     state = parts.algorithm.init()
     complete = processes.from_first(lambda: _open_folder(config, parts, out, resume))

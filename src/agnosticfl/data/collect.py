@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A source read into memory, for data that is small enough."""
 
+from typing import Any
+
 import numpy as np
 
 from agnosticfl.data.federated import FederatedData, Splits, as_splits, from_arrays
+from agnosticfl.data.loaders.arrays import from_frame
 from agnosticfl.data.source import Rows, Source
 from agnosticfl.data.store.rows import check_rows, check_source, check_totals
 
@@ -29,6 +32,16 @@ def collect(source: Source) -> dict[str, FederatedData]:
 def collect_splits(source: Source) -> Splits:
     """The same as the data of a task."""
     return as_splits(collect(source), source.name, source.vocabulary)
+
+
+def split_frame(frame: Any, **options: Any) -> Splits:
+    """The data of a task from a frame (pandas, Polars, …) with a client and a domain column.
+
+    Options as for `data.loaders.arrays.from_frame`: `client`, `domain`, `label` and `features` name
+    columns; `test_fraction` and `heldout_fraction` of the clients are kept apart, or `split` names
+    a column that says so.
+    """
+    return collect_splits(from_frame(frame, **options))
 
 
 def _joined(source: Source, pieces: list[Rows]) -> FederatedData:
