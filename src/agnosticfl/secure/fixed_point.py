@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from agnosticfl.bounds import Bounds, bounded, check_bounds
@@ -95,7 +94,7 @@ def simulated(
 def largest_word(clients: int) -> int:
     """M, so that `clients` numbers from −M to M add up to what an int32 holds."""
     check(1 <= clients <= LARGEST, f"number of clients is {clients}; it must be 1 or more")
-    return 2 ** int(np.floor(np.log2(LARGEST // clients)))
+    return 1 << (LARGEST // clients).bit_length() - 1
 
 
 def _at_random(values: Array, largest: float, most: int, key: Array) -> Array:
