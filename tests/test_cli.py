@@ -130,6 +130,11 @@ def test_compare_makes_the_paper_s_table_and_report_makes_it_again(tmp_path: Pat
         (("compare", "toy", "--target", "nobody"), "unknown domain 'nobody'"),
         (("compare", "toy", "--seeds", "0"), "number of seeds is 0; it must be at least 1"),
         (("run", "toy", "--track", "tensorbord"), "unknown tracker 'tensorbord'"),
+        (("run", "toy", "--secure", "on"), "unknown secure 'on' (allowed: simulate)"),
+        (
+            ("run", "toy", "--secure", "simulate", "--set", "secure.loss=0"),
+            "bound of loss is 0; it must be above 0",
+        ),
         (("report", "nowhere"), "nowhere is not a folder"),
     ],
 )
@@ -143,6 +148,28 @@ def test_bad_input_is_one_line_and_status_2(
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_secure_simulate_gives_the_clear_run_s_numbers_and_counts_clipping(
+    tmp_path: Path, uninterrupted: Path
+):
+    bounds = ("--secure", "simulate", "--set", "secure.loss=15")
+    done = agnosticfl("run", "toy", "--rounds", "50", *bounds, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["secure"] == {
+        "name": "simulate",
+        "loss": 15,
+    }
+    secure, clear = read_records(tmp_path / "run"), read_records(uninterrupted)
+    # From w = 3, points around −1 have a loss of 16 and more: the first rounds are clipped.
+    clipped = [record["clients_clipped"] for record in secure]
+    assert clipped[0] > 0
+    assert clipped[-1] == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["clients_clipped"] == sum(clipped)
+    assert secure[0]["params"] == pytest.approx(clear[0]["params"], rel=1e-5)
+    assert secure[-1]["params"] == pytest.approx(clear[49]["params"], abs=0.02)
+    assert secure[0]["count"] == clear[0]["count"]
 
 
 def test_tasks_and_help():

@@ -182,6 +182,8 @@ BAD = [
     ({"number": 1, "cohort": [0, 1], "length": 3}, "a cohort of 2 clients; it must be 3 or more"),
     ({"number": 1, "cohort": [0, 1, 1], "length": 3}, "each once"),
     ({"number": 1, "cohort": [0, 1, 9], "length": 3}, "clients up to 9; the roster has 5"),
+    ({"number": 0, "cohort": [0, 1, 2], "length": 3}, "number of the secure round is 0"),
+    ({"number": 1, "cohort": [0, 1, 2], "length": 0}, "a secure sum of 0 numbers"),
 ]
 
 

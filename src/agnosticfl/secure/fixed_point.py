@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from agnosticfl.bounds import Bounds, bounded, check_bounds
@@ -95,22 +94,7 @@ def simulated(
 def largest_word(clients: int) -> int:
     """M, so that `clients` numbers from −M to M add up to what an int32 holds."""
     check(1 <= clients <= LARGEST, f"number of clients is {clients}; it must be 1 or more")
-    return 2 ** int(np.floor(np.log2(LARGEST // clients)))
-
-
-def to_vector(message: Any) -> np.ndarray:
-    """A message as the one vector of uint32 that is masked and sent."""
-    leaves = [np.asarray(leaf, np.int32).ravel() for leaf in jax.tree.leaves(message)]
-    return np.concatenate(leaves).view(np.uint32)
-
-
-def from_vector(vector: np.ndarray, like: Any) -> Any:
-    """The inverse: a sum of vectors as a sum of messages, which have the shapes of `like`."""
-    leaves, structure = jax.tree.flatten(like)
-    ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
-    parts = np.split(np.asarray(vector, np.uint32).view(np.int32), ends)
-    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
-    return jax.tree.unflatten(structure, shaped)
+    return 1 << (LARGEST // clients).bit_length() - 1
 
 
 def _at_random(values: Array, largest: float, most: int, key: Array) -> Array:

@@ -20,6 +20,7 @@ from agnosticfl.errors import check
 from agnosticfl.secure import keys, primitives
 from agnosticfl.secure.graph import holders_of, neighbours
 from agnosticfl.secure.messages import (
+    MOST_NUMBERS,
     Boxes,
     Confirmed,
     Keys,
@@ -69,6 +70,11 @@ class Server:
         check(
             members[0] >= 0 and members[-1] < len(settings.roster),
             f"the cohort names clients up to {members[-1]}; the roster has {len(settings.roster)}",
+        )
+        check(number >= 1, f"number of the secure round is {number}; it must be 1 or more")
+        check(
+            1 <= length <= MOST_NUMBERS,
+            f"a secure sum of {length} numbers; it must be of 1 to {MOST_NUMBERS}",
         )
         plan = plan_of(settings, len(members))
         setup = Setup(settings.run, number, roster_digest(settings), members, *plan, length)
