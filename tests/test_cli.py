@@ -131,6 +131,7 @@ def test_compare_makes_the_paper_s_table_and_report_makes_it_again(tmp_path: Pat
         (("compare", "toy", "--seeds", "0"), "number of seeds is 0; it must be at least 1"),
         (("run", "toy", "--track", "tensorbord"), "unknown tracker 'tensorbord'"),
         (("report", "nowhere"), "nowhere is not a folder"),
+        (("run", "toy", "--coordinator", "here:1"), "--process-id go together: give all three"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
