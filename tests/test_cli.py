@@ -136,6 +136,7 @@ def test_compare_makes_the_paper_s_table_and_report_makes_it_again(tmp_path: Pat
             "bound of loss is 0; it must be above 0",
         ),
         (("report", "nowhere"), "nowhere is not a folder"),
+        (("run", "toy", "--coordinator", "here:1"), "--process-id go together: give all three"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(

@@ -4,6 +4,7 @@
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,8 @@ import jax
 import numpy as np
 import pytest
 
+from agnosticfl import processes
+from agnosticfl.errors import BadInput
 from agnosticfl.processes import BROKEN
 from tests.test_cli import command, wait_for_round
 from tests.test_experiment import results
@@ -88,10 +91,10 @@ def start() -> Iterator[Starter]:
         process.communicate()
 
 
-def outputs(processes: list[subprocess.Popen[str]]) -> list[list[str]]:
+def outputs(started: list[subprocess.Popen[str]]) -> list[list[str]]:
     """The lines that each printed, without what the transport says on its own."""
-    texts = [process.communicate(timeout=WAIT) for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), texts
+    texts = [process.communicate(timeout=WAIT) for process in started]
+    assert [process.returncode for process in started] == [0] * len(started), texts
     return [[line for line in out.splitlines() if "Gloo" not in line] for out, _ in texts]
 
 
@@ -140,22 +143,22 @@ def test_a_killed_process_ends_the_others_and_the_run_goes_on_to_the_same_bits(
     outputs(pair(start, tmp_path / "whole"))
     folder = tmp_path / "killed"
 
-    processes = pair(start, folder)
-    wait_for_round(processes[0], folder, 15)
-    processes[1].send_signal(signal.SIGKILL)
-    _, errors = processes[0].communicate(timeout=WAIT)
-    assert processes[0].returncode == 1
+    first, second = pair(start, folder)
+    wait_for_round(first, folder, 15)
+    second.send_signal(signal.SIGKILL)
+    _, errors = first.communicate(timeout=WAIT)
+    assert first.returncode == 1
     assert "error: another process of this run has ended after round" in errors
     assert "start all processes again with --resume" in errors
     assert "Traceback" not in errors
     saved = max(int(path.name) for path in (folder / "checkpoints").iterdir())
     assert saved == len(results(folder)) < 120  # the last whole round, not only every 20th
 
-    processes = pair(start, folder, "--resume")
-    wait_for_round(processes[0], folder, saved + 15)
-    processes[0].send_signal(signal.SIGKILL)
-    _, errors = processes[1].communicate(timeout=WAIT)
-    assert processes[1].returncode not in (0, None)
+    first, second = pair(start, folder, "--resume")
+    wait_for_round(first, folder, saved + 15)
+    first.send_signal(signal.SIGKILL)
+    _, errors = second.communicate(timeout=WAIT)
+    assert second.returncode not in (0, None)
     assert "another process of this run has ended" in errors or "another task died" in errors
 
     outputs(pair(start, folder, "--resume"))
@@ -164,6 +167,20 @@ def test_a_killed_process_ends_the_others_and_the_run_goes_on_to_the_same_bits(
     one, other = (json.loads((f / "summary.json").read_text()) for f in folders)
     assert (one["params"], one["test"]) == (other["params"], other["test"])
     assert one["environment"]["processes"] == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("host", 2, 0), "--coordinator is 'host'; it must be HOST:PORT"),
+        (("host:70000", 2, 0), "--coordinator is 'host:70000'; it must be HOST:PORT"),
+        (("host:1", 0, 0), "--num-processes is 0; it must be at least 1"),
+        (("host:1", 2, 2), "--process-id is 2; it must be from 0 to 1"),
+    ],
+)
+def test_bad_addresses_are_refused(given: tuple[str, int, int], message: str):
+    with pytest.raises(BadInput, match=re.escape(message)):
+        processes.start(*given)
 
 
 def test_only_what_the_network_says_counts_as_a_loss():

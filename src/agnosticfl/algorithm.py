@@ -28,6 +28,7 @@ from agnosticfl.engine import (
     server_key,
     with_unit_alpha,
 )
+from agnosticfl.engine.shards import here
 from agnosticfl.errors import check
 from agnosticfl.ledger import Bytes, bytes_per_client
 from agnosticfl.model import Model
@@ -247,7 +248,9 @@ def agnostic_fedavg(
     check(heldout.domains == data.domains, f"held-out domains differ from the training's: {names}")
     number = min(clients_per_round, heldout.num_clients)
     sampler = draw(heldout, number, seed)
-    return follow_heldout(algorithm, engines.reporters(work, heldout, sampler, seed), weight_rule)
+    reporters = engines.reporters(work, heldout, sampler, seed)
+    reporters = reporters._replace(domain_sum=in_precision(reporters.domain_sum, precision))
+    return follow_heldout(algorithm, reporters, weight_rule)
 
 
 def follow_heldout(
@@ -261,17 +264,20 @@ def follow_heldout(
     """
 
     @jax.jit
-    def follow(before: ServerState, after: ServerState, info: RoundInfo, total: Any) -> Any:
+    def follow(rule_state: Any, after: ServerState, info: RoundInfo, total: Any) -> Any:
         loss, count = mean_domain_loss(*total), total.domain_count
         stats = DomainStats(loss, count, after.window.mean)
-        weights, rule_state = weight_rule.update(before.rule_state, stats)
+        weights, rule_state = weight_rule.update(rule_state, stats)
         info = info._replace(domain_weights=weights, heldout_loss=loss, heldout_count=count)
         return after._replace(domain_weights=weights, rule_state=rule_state), info
 
     def round(state: ServerState, cohort: Any) -> tuple[ServerState, RoundInfo]:
         training, reporting = cohort
-        total = reporters.domain_sum(state.params, reporting)
-        return follow(state, *algorithm.round(state, training), total)
+        total = reporters.domain_sum(here(state.params), reporting)
+        after, info = algorithm.round(state, training)
+        # Several devices may hold the state; what one of them measured joins it there.
+        before, total = jax.device_put((state.rule_state, total), after.domain_weights.sharding)
+        return follow(before, after, info, total)
 
     return algorithm._replace(
         cohort=lambda t: (algorithm.cohort(t), reporters.cohort(t)),

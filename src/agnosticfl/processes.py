@@ -47,7 +47,7 @@ def start(coordinator: str | None, number: int | None, index: int | None) -> Non
     else:
         _check(*given)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_enable_preemption_service", False)  # SIGTERM is ours: it saves and stops
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # one collective after the other
     jax.distributed.initialize(
         *given, heartbeat_timeout_seconds=PATIENCE, shutdown_timeout_seconds=PATIENCE
     )

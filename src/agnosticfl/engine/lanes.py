@@ -173,7 +173,7 @@ def training_seconds(work: ClientWork, planner: Planner, parts: int, number: int
     sent = Broadcast(params, alpha, work.channel.init())
     stats = with_weights(alpha, jnp.zeros(cohort.domain_count.shape), cohort)
 
-    @jax.jit
+    @compiled
     def some_steps(sent: Broadcast, packed: Packed, stats: ClientStats, steps: Array) -> Any:
         packed = packed._replace(layout=packed.layout._replace(steps=steps))
         return train(work, sent, packed, stats, planner.seed)
