@@ -44,15 +44,26 @@ class Parts(NamedTuple):
     algorithm: Algorithm
 
 
-def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) -> Parts:
+def build(
+    config: Config,
+    lanes: int | None = None,
+    tuner: Tuner | None = None,
+    *,
+    data: Splits | None = None,
+    model: Model | None = None,
+    engine: EngineBuilder | None = None,
+) -> Parts:
     """Builds data, model and algorithm; every value that is not allowed is refused here.
 
     Args:
       lanes: what was found for this run before, where the configuration does not say.
       tuner: how to find it otherwise; by a rule if None.
+      data, model, engine: in the place of what the configuration names.
     """
-    data: Splits = build_named(config.data, SOURCES, "data")
-    model: Model = build_named(config.model, MODELS, "model")
+    data = data or build_named(config.data, SOURCES, "data")
+    model = model or build_named(config.model, MODELS, "model")
+    assert data is not None
+    assert model is not None
     check_features(model, data, config.model["name"])
     make = MAKERS.get(config.algorithm, agnostic_fedavg)
     algorithm = make(
@@ -71,7 +82,7 @@ def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) 
         init_domain_weights=config.init_domain_weights,
         seed=config.seed,
         cohorts=build_named(config.sampling, SAMPLING, "sampling"),
-        engine=build_engine(config, lanes, tuner),
+        engine=engine or build_engine(config, lanes, tuner),
         heldout=_followed(config, data),
         channel=build_channel(config),
         precision=config.precision,
@@ -94,7 +105,9 @@ def check_features(model: Model, data: Splits, model_name: str) -> None:
     """Refuses data without the features that the model needs, before anything is compiled."""
     parts = {"train": data.train, "heldout": data.heldout, "test": data.test}
     for need, (split, part) in itertools.product(model.needs, parts.items()):
-        wrong = None if part is None else _misfit(need, part, data.vocabulary_size)
+        if part is None or part.num_examples == 0:
+            continue
+        wrong = _misfit(need, part, data.vocabulary_size)
         check(wrong is None, f"{split} data for model {model_name!r}: {wrong}; needed: {need.text}")
     data.release()
 

@@ -53,6 +53,7 @@ def run(
     say: Callable[[str], Any] = lambda _: None,
     should_stop: Callable[[], bool] = lambda: False,
     tuner: Tuner | None = None,
+    make: Callable[[Config, int | None, Tuner | None], Parts] = build,
 ) -> dict[str, Any]:
     """Runs `config` in the folder `out` and returns its summary.
 
@@ -64,6 +65,7 @@ def run(
       say: gets messages for the user.
       should_stop: asked after each round; if true, the state is saved and `Stopped` raised.
       tuner: finds the number of lanes where the configuration does not say; a rule if None.
+      make: how the configuration's parts are made.
 
     Of several processes (see `processes`) all call it with the same configuration, and the first
     one alone uses the folder.
@@ -71,7 +73,7 @@ def run(
     starts = [tracker(name) for name in track]
     first = processes.is_first()
     found = processes.from_first(lambda: _found_before(out) if resume else {})
-    parts = build(config, found.get("lanes"), tuner)
+    parts = make(config, found.get("lanes"), tuner)
     look = _lookout(config, parts)
     state = parts.algorithm.init()
     complete = processes.from_first(lambda: _open_folder(config, parts, out, resume))
