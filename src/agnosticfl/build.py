@@ -53,13 +53,11 @@ def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) 
     """
     data: Splits = build_named(config.data, SOURCES, "data")
     model: Model = build_named(config.model, MODELS, "model")
-    return assemble(config, model, data, lanes, tuner)
+    return assemble(config, model, data, build_engine(config, lanes, tuner))
 
 
-def assemble(
-    config: Config, model: Model, data: Splits, lanes: int | None, tuner: Tuner | None
-) -> Parts:
-    """The same for a model and data that are there already."""
+def assemble(config: Config, model: Model, data: Splits, engine: EngineBuilder) -> Parts:
+    """The same for a model, data and an engine that are there already."""
     check_features(model, data, config.model["name"])
     make = MAKERS.get(config.algorithm, agnostic_fedavg)
     algorithm = make(
@@ -78,7 +76,7 @@ def assemble(
         init_domain_weights=config.init_domain_weights,
         seed=config.seed,
         cohorts=build_named(config.sampling, SAMPLING, "sampling"),
-        engine=build_engine(config, lanes, tuner),
+        engine=engine,
         heldout=_followed(config, data),
         channel=build_channel(config),
         precision=config.precision,
@@ -102,7 +100,9 @@ def check_features(model: Model, data: Splits, model_name: str) -> None:
     """Refuses data without the features that the model needs, before anything is compiled."""
     parts = {"train": data.train, "heldout": data.heldout, "test": data.test}
     for need, (split, part) in itertools.product(model.needs, parts.items()):
-        wrong = None if part is None else _misfit(need, part, data.vocabulary_size)
+        if part is None or part.num_examples == 0:
+            continue
+        wrong = _misfit(need, part, data.vocabulary_size)
         check(wrong is None, f"{split} data for model {model_name!r}: {wrong}; needed: {need.text}")
     data.release()
 

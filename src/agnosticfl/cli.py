@@ -9,6 +9,7 @@ import typer
 
 from agnosticfl import __version__
 from agnosticfl.data.commands import data_app
+from agnosticfl.deploy.commands import deploy_app
 from agnosticfl.errors import check, one_line_errors
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
+app.add_typer(deploy_app, name="deploy")
 
 Task = Annotated[str, typer.Argument(help="A task's name (see `tasks`) or a TOML file.")]
 Rounds = Annotated[int | None, typer.Option(help="Rounds, if not as many as the task says.")]

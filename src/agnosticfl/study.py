@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agnosticfl import checkpoint, experiment
-from agnosticfl.build import Parts, assemble
+from agnosticfl.build import Parts, assemble, build_engine
 from agnosticfl.config import ALGORITHMS, Config, resolve
 from agnosticfl.data.federated import Splits
 from agnosticfl.errors import check, choose
@@ -56,7 +56,7 @@ def study(
 
 def _trained(config: Config, model: Model, data: Splits, folder: Path) -> Params:
     def parts(config: Config, lanes: int | None, tuner: Any) -> Parts:
-        return assemble(config, model, data, lanes, tuner)
+        return assemble(config, model, data, build_engine(config, lanes, tuner))
 
     experiment.run(config, folder, make_parts=parts, resume=True)
     like = parts(config, None, None).algorithm.init()

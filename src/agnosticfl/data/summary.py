@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.data.store.reader import Store, slices
@@ -79,6 +78,8 @@ def as_json(store: Store, summary: Mapping[str, SplitSummary]) -> dict[str, Any]
 
 def plot(store: Store, summary: Mapping[str, SplitSummary], file: Path) -> None:
     """Draws the examples of each domain, and how many clients have how many examples."""
+    from matplotlib.figure import Figure  # here: it takes a second to load
+
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     place = np.arange(len(store.meta.domains))

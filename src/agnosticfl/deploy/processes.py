@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flower's processes: started with telemetry, update checks and installs off, and stopped."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+CONNECTION = "federation"  # what Flower's configuration calls the one SuperLink it knows
+PATIENCE = 60.0  # seconds for a process to start or to stop
+
+
+class Failed(OSError):
+    """A process of Flower that did not do what it should."""
+
+
+class Link(NamedTuple):
+    """How a SuperLink is reached, and where this user of it keeps Flower's files."""
+
+    address: str  # host:port
+    authority: Path  # the certificate to trust
+    home: Path  # $FLWR_HOME
+
+
+class Child(NamedTuple):
+    """A process that was started here, with its children a group of its own."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """Asks it to end, and makes it end if it does not."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(10.0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # what is left of the group
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The environment of every process: nothing phones home, nothing is installed.
+
+    What lies in `home`/bin goes before Flower's own programs (see `pinned`).
+    Each message is worked on by a process of its own, so what JAX compiles is kept on the disc.
+    """
+    here = str(Path(sys.executable).parent)
+    past_proxies = [os.environ.get("NO_PROXY", ""), "127.0.0.1", "localhost"]
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join([str(home / "bin"), here, os.environ.get("PATH", "")]),
+        "NO_PROXY": ",".join(filter(None, past_proxies)),
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", str(home / "jax")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+
+
+def superlink_command(host: str, port: int, keys: Path, database: Path) -> list[str]:
+    """A SuperLink with TLS and node authentication that remembers its nodes in `database`."""
+    return [
+        "flower-superlink",
+        *("--ssl-ca-certfile", str(keys / "ca.pem")),
+        *("--ssl-certfile", str(keys / "server.pem")),
+        *("--ssl-keyfile", str(keys / "server.key")),
+        "--enable-supernode-auth",
+        "--disable-runtime-dependency-installation",
+        *("--database", str(database)),
+        *("--host", host),
+        *("--port", str(port)),
+    ]
+
+
+def supernode_command(
+    link: Link, key: Path, port: int, node_config: Mapping[str, str | int]
+) -> list[str]:
+    """A SuperNode that knows the server by its certificate and is known by its key."""
+    # TOML strings, of which Flower makes values again.
+    config = " ".join(f"{name}={json.dumps(value)}" for name, value in node_config.items())
+    return [
+        "flower-supernode",
+        *("--superlink", link.address),
+        *("--root-certificates", str(link.authority)),
+        *("--auth-supernode-private-key", str(key)),
+        *("--host", "127.0.0.1"),  # of the door between the node and its own apps
+        *("--port", str(port)),
+        *("--node-config", config),
+    ]
+
+
+def start(command: Sequence[str], home: Path, log: Path) -> Child:
+    """Starts a process in a group of its own, so that Ctrl-C reaches only us; we stop it."""
+    home.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            env=environment(home),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    return Child(process, log)
+
+
+def become(command: Sequence[str], home: Path) -> NoReturn:
+    """Goes on as another process: whoever watches this one watches that one."""
+    home.mkdir(parents=True, exist_ok=True)
+    variables = environment(home)
+    program = shutil.which(command[0], path=variables["PATH"]) or command[0]
+    os.execve(program, list(command), variables)
+
+
+@contextlib.contextmanager
+def stopping(children: list[Child]) -> Generator[None]:
+    """Stops all of `children`, the last first, however the block ends."""
+    try:
+        yield
+    finally:
+        for child in reversed(children):
+            child.stop()
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def wait_until(done: Callable[[], bool], child: Child, what: str) -> None:
+    """Waits for `done`; fails if `child` ends first, or after `PATIENCE` seconds."""
+    until = time.monotonic() + PATIENCE
+    while not done():
+        last = last_lines(child.log)
+        if not child.alive():
+            raise Failed(f"{what} ended with status {child.process.returncode}: {last}")
+        if time.monotonic() > until:
+            raise Failed(f"{what} did not start within {PATIENCE:.0f} s: {last}")
+        time.sleep(0.2)
+
+
+def listening(host: str, port: int) -> bool:
+    """Whether something accepts connections there."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
+        return True
+    return False
+
+
+def last_lines(log: Path, number: int = 3) -> str:
+    """The end of a log as one line."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    return " / ".join(line.strip() for line in lines[-number:])
+
+
+def configure(link: Link) -> None:
+    """Writes the configuration by which Flower's own commands find the SuperLink."""
+    link.home.mkdir(parents=True, exist_ok=True)
+    (link.home / "config.toml").write_text(
+        f"[superlink]\ndefault = {json.dumps(CONNECTION)}\n\n"
+        f"[superlink.{CONNECTION}]\n"
+        f"address = {json.dumps(link.address)}\n"
+        f"root-certificates = {json.dumps(str(link.authority))}\n",
+        encoding="utf-8",
+    )
+
+
+def flwr(link: Link, *words: str) -> dict[str, Any]:
+    """What one of Flower's commands answers."""
+    return answer_of(flwr_started(link, *words))
+
+
+def flwr_started(link: Link, *words: str) -> subprocess.Popen[str]:
+    """One of Flower's commands, begun."""
+    return subprocess.Popen(
+        ["flwr", *words, CONNECTION, "--format", "json"],
+        env=environment(link.home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def answer_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """The answer of a command of Flower, or `Failed` with its reason."""
+    try:
+        output, errors = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise Failed(f"flwr did not answer within {PATIENCE:.0f} s") from None
+    try:
+        answer: dict[str, Any] = json.loads(output[output.index("{") :])
+    except ValueError:
+        raise Failed(f"flwr failed: {' '.join((errors or output).split())[-300:]}") from None
+    if not answer.get("success"):
+        raise Failed(f"flwr failed: {answer.get('error-message', answer)}")
+    return answer

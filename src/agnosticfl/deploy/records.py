@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flower's records, as both sides of the federation use them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+ROUND = "round"  # which attempt at which round a message belongs to
+ARRAYS = "arrays"  # w, α and the state of the channel
+SUM = "sum"  # what a client adds to the sum: one vector, as `wire.pack` makes it
+DECLINED = "declined"  # instead of a contribution, from a client that does not join
+SECURE = "secure"  # a message of a secure round:
+PLACE, REQUEST = "place", "message"  # the client's place in the roster, or the protocol's bytes
+
+
+def to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+    """Arrays by name, as they travel."""
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+
+
+def to_arrays(record: ArrayRecord) -> dict[str, np.ndarray]:
+    """The inverse of `to_record`."""
+    return {name: array.numpy() for name, array in record.items()}

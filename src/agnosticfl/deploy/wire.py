@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What travels: w, α and the channel's state down, and one vector up. No transport is known here.
+
+    up    [β^k Δ^k …, β^k, L^k_1 … L^k_p, N^k_1 … N^k_p, left out]
+
+Everything a client says is in that one vector, so that whatever adds vectors (a loop, a secure sum)
+adds contributions. A channel may make other numbers of it: then there is one vector for each type.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agnosticfl.channel import ClientSum
+from agnosticfl.model import Params
+
+
+def named(params: Params) -> dict[str, np.ndarray]:
+    """A pytree's arrays by name, as in `{"linear.kernel": …}`, in the order of its leaves."""
+    return {_name(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(params)}
+
+
+def from_named(arrays: Mapping[str, np.ndarray], like: Params) -> Params:
+    """The inverse of `named`, for a pytree with the structure of `like`."""
+    return jax.tree.map_with_path(lambda path, _: jnp.asarray(arrays[_name(path)]), like)
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".") or "w"
+
+
+def pack(message: Any) -> dict[str, np.ndarray]:
+    """A client's message, a pytree, as one vector for each type of number in it."""
+    parts: dict[str, list[np.ndarray]] = {}
+    for leaf in map(np.asarray, jax.tree.leaves(message)):
+        parts.setdefault(leaf.dtype.name, []).append(leaf.ravel())
+    return {dtype: np.concatenate(vectors) for dtype, vectors in parts.items()}
+
+
+def unpack(vectors: Mapping[str, np.ndarray], like: Any) -> Any:
+    """The inverse of `pack`, for a message with the shapes and types of `like`."""
+    leaves, structure = jax.tree.flatten(like)
+    used = dict.fromkeys(vectors, 0)
+    arrays: list[Any] = []
+    for leaf in leaves:
+        name, size = np.dtype(leaf.dtype).name, math.prod(leaf.shape)
+        part = vectors[name][used[name] : used[name] + size]
+        arrays.append(jnp.asarray(part.reshape(leaf.shape)))
+        used[name] += size
+    return jax.tree.unflatten(structure, arrays)
+
+
+def sizes(like: Any) -> dict[str, int]:
+    """How many numbers of each type a message like `like` has."""
+    total: dict[str, int] = {}
+    for leaf in jax.tree.leaves(like):
+        name = np.dtype(leaf.dtype).name
+        total[name] = total.get(name, 0) + math.prod(leaf.shape)
+    return total
+
+
+def refusal(vectors: Mapping[str, np.ndarray], like: Any) -> str | None:
+    """Why vectors that came from outside cannot be a message like `like`; None if they can."""
+    expected = sizes(like)
+    found = {name: (vector.dtype.name, vector.shape) for name, vector in vectors.items()}
+    if found != {name: (name, (size,)) for name, size in expected.items()}:
+        return f"its vectors are {found}, where {expected} is the right size"
+    if not all(np.isfinite(vector).all() for vector in vectors.values()):
+        return "a number in its vector is not finite"
+    if isinstance(like, ClientSum):
+        sums = unpack(vectors, like)
+        if any(float(jnp.min(leaf)) < 0 for leaf in (sums.beta, sums.domain_count, sums.left_out)):
+            return "its weight or one of its counts is negative"
+    return None

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two sides of a live federation's app in which one thing goes wrong, as its run says.
+
+The option `fault` of a run is "PLACE:WHAT": the node in that place (or "server") does WHAT.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from agnosticfl.deploy.client import client_app
+from agnosticfl.deploy.records import REQUEST, ROUND, SECURE, SUM, to_record
+from agnosticfl.deploy.server import play
+from agnosticfl.deploy.task import read_task
+from agnosticfl.secure.messages import Unmask, kind_of, pack, parse
+from tests.deploy.clients import numpy_client
+
+
+class FaultyClient(ClientApp):
+    """The client's app, but for one node, which has a fault."""
+
+    def __init__(self, folder: Path):
+        super().__init__()
+        self.app = client_app(folder, numpy_client)
+        self.secure = read_task(folder).config.secure is not None
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        if not self.secure:  # the same nodes play in both kinds of federation
+            context.node_config.pop("roster", None)
+        place, _, what = str(context.run_config["fault"]).partition(":")
+        if place != str(context.node_config["partition-id"]):
+            return self.app(message, context)
+        if what == "hang" and message.metadata.message_type == "train":
+            time.sleep(600)
+        if what == "kill" and message.metadata.message_type == "train":
+            os.kill(os.getpid(), signal.SIGKILL)
+        reply = self.app(message, context)
+        if what.startswith("drop ") and kind(reply) == what.removeprefix("drop "):
+            raise RuntimeError("lost")
+        if reply.has_content() and SUM in reply.content:
+            SUMS.get(what, lambda _reply, _context: None)(reply, context)
+        return reply
+
+
+def kind(message: Message) -> str:
+    """The kind of a message of the secure protocol."""
+    records = message.content.config_records if message.has_content() else {}
+    content: Any = records.get(SECURE, ConfigRecord()).get(REQUEST, b"")
+    return kind_of(content) if content else ""
+
+
+def _nan(reply: Message, _: Context) -> None:
+    reply.content[SUM] = to_record({"float32": np.full(13, np.nan, np.float32)})
+
+
+def _shape(reply: Message, _: Context) -> None:
+    reply.content[SUM] = to_record({"float32": np.ones(99, np.float32)})
+
+
+def _replay(reply: Message, context: Context) -> None:
+    """Sends what it sent in its first round, word for word."""
+    if "first" in context.state:
+        first = context.state.config_records["first"]
+        reply.content[ROUND] = ConfigRecord({"token": first["token"]})
+    else:
+        context.state["first"] = ConfigRecord(dict(reply.content.config_records[ROUND]))
+
+
+SUMS: dict[str, Callable[[Message, Context], None]] = {
+    "nan": _nan,
+    "shape": _shape,
+    "replay": _replay,
+}
+
+
+class Watched(Grid):
+    """The real grid; writes down all that comes from clients, and may change what goes to them."""
+
+    def __init__(self, grid: Grid, received: Path, fault: str):
+        self.grid, self.received, self.fault = grid, received, fault
+
+    def set_run(self, run: Any) -> None:
+        self.grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        return self.grid.run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        return self.grid.create_message(*args, **kwargs)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self.grid.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        for message in messages:
+            if self.fault == "server:both shares" and kind(message) == "Unmask":
+                record = message.content.config_records[SECURE]
+                unmask = parse(record[REQUEST], Unmask)  # type: ignore[arg-type]
+                record[REQUEST] = pack(unmask._replace(dead=unmask.alive))
+        return self.grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        found = list(self.grid.pull_messages(message_ids))
+        with self.received.open("ab") as file:
+            for message in found:
+                file.write(everything(message))
+        return found
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return self.grid.send_and_receive(messages, timeout=timeout)
+
+
+def everything(message: Message) -> bytes:
+    """All bytes of a message that reach the server."""
+    parts = [json.dumps(message.metadata.__dict__, default=str).encode()]
+    if message.has_error():
+        return b"".join([*parts, (message.error.reason or "").encode()])
+    parts.append(repr(message.content).encode())
+    for record in message.content.values():
+        for value in record.values():
+            parts.append(value if isinstance(value, bytes) else getattr(value, "data", b""))
+    return b"".join(parts)
+
+
+def faulty_server(folder: Path) -> ServerApp:
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:  # pyright: ignore[reportUnusedFunction]
+        options = context.run_config
+        received = Path(f"{options['out']}.received")
+        play(read_task(folder), options, Watched(grid, received, str(options["fault"])))
+
+    return app

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A live federation: a SuperLink with TLS and node authentication, and SuperNodes, on loopback.
+
+All tests share one federation of four nodes; each is a run of one or two rounds on it.
+"""
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agnosticfl.build import build
+from agnosticfl.deploy import processes
+from agnosticfl.deploy.app import PACKAGE, write_app
+from agnosticfl.deploy.keys import make_authority, make_node_key, make_signing_key, read_signing_key
+from agnosticfl.deploy.local import secure_node
+from agnosticfl.deploy.processes import Child, Failed
+from agnosticfl.deploy.supervise import Service, Supervisor
+from agnosticfl.tracking import read_records
+from tests.deploy.test_secure_strategy import assert_close
+from tests.deploy.test_strategy import NODES, assert_same, simulate, toy
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 900.0  # seconds for any run, on a machine that has other things to do
+
+SIDE = """\
+from pathlib import Path
+
+from tests.deploy.faulty import {name}
+
+app = {name}(Path(__file__).parent)
+"""
+
+
+class Federation:
+    """The SuperLink, its nodes, and what was said while they ran."""
+
+    def __init__(self, place: Path):
+        self.place, self.clients = place, place / "keys" / "clients"
+        self.said: list[str] = []
+        make_authority(place / "keys", ["127.0.0.1"], days=2)
+        keys = [self.clients / f"{number}.key" for number in range(NODES)]
+        for key in keys:
+            make_node_key(key)
+        lines = [make_signing_key(key.with_suffix(".sign")).read_text() for key in keys]
+        (self.clients / "roster").write_text("".join(lines))
+        port = processes.free_port()
+        service = Service(place, place / "keys", place / "server", place, "127.0.0.1", port, {})
+        self.supervisor = Supervisor(service, self.said.append)
+        self.nodes: dict[int, Child] = {}
+
+    def start_node(self, number: int) -> None:
+        home, key = self.place / f"node{number}", self.clients / f"{number}.key"
+        config = {"partition-id": number, "num-partitions": NODES}
+        self.nodes[number] = self.start_as(
+            home, key, {**config, **secure_node(self.clients, key, home)}
+        )
+
+    def start_as(self, home: Path, key: Path, config: Any, *more: str) -> Child:
+        """A SuperNode that runs the app its server sends: here each run has another one."""
+        home.mkdir(exist_ok=True)
+        link = self.supervisor.link._replace(home=home)
+        command = processes.supernode_command(link, key, processes.free_port(), config)
+        return processes.start([*command, *more], home, home / "node.log")
+
+    def prepare(self, name: str, rounds: int, secure: bool, fault: str, options: Any) -> Path:
+        """The app of a run; its folder."""
+        task = toy(rounds)
+        if secure:
+            config = dataclasses.replace(task.config, secure={"name": "simulate"})
+            task = task._replace(config=config)
+        app, out = self.place / "apps" / name, self.place / "runs" / name
+        write_app(app, task)
+        for side, made in (("server_app", "faulty_server"), ("client_app", "FaultyClient")):
+            (app / PACKAGE / f"{side}.py").write_text(SIDE.format(name=made))
+        text = (app / "pyproject.toml").read_text()
+        (app / "pyproject.toml").write_text(f'{text}fault = "{fault}"\n')
+        base = {"minimum": 3, "over-selection": 1.0, "attempts": 2, "step": 90.0, "deadline": 60.0}
+        base |= {"roster": str(self.clients / "roster"), "wait": 120.0}
+        service = self.supervisor.service
+        self.supervisor.service = service._replace(app=app, out=out, options={**base, **options})
+        return out
+
+    def run(
+        self,
+        name: str,
+        rounds: int = 1,
+        secure: bool = False,
+        fault: str = "none:",
+        on_round: Callable[[Any], Any] = lambda _: None,
+        **options: Any,
+    ) -> Path:
+        """Plays a run to its end; its folder."""
+        out = self.prepare(name, rounds, secure, fault, options)
+        until = time.monotonic() + PATIENCE
+        done = self.supervisor.serve(
+            on_round=on_round, should_stop=lambda: time.monotonic() > until
+        )
+        assert done, f"not done in time: {self.said}"
+        return out
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Generator[Federation]:
+    place = tmp_path_factory.mktemp("federation")
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT), before])
+    federation = Federation(place)
+    try:
+        with federation.supervisor:
+            federation.supervisor.up()
+            for number in range(NODES):
+                federation.start_node(number)
+            try:
+                yield federation
+            finally:
+                for node in federation.nodes.values():
+                    node.stop()
+    finally:
+        os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[str, Any]]]:
+    """(clients, rounds) -> records of the simulation with the first clients."""
+    done: dict[int, list[dict[str, Any]]] = {}
+
+    def get(clients: int = NODES, rounds: int = 1) -> list[dict[str, Any]]:
+        if clients not in done:
+            folder = tmp_path_factory.mktemp("simulated") / "run"
+            done[clients] = simulate(folder, toy(3).config, clients)
+        return done[clients][:rounds]
+
+    return get
+
+
+def log_of(out: Path) -> str:
+    return out.with_name(f"{out.name}.log").read_text()
+
+
+def test_in_the_clear_it_is_the_simulation(federation: Federation, simulated: Any):
+    """Within 2e-6, number by number: only the order of float32 sums differs."""
+    out = federation.run("clear", rounds=2)
+    assert_same(read_records(out), simulated(rounds=2))
+
+
+def test_secure_it_is_the_simulation_and_the_server_gets_no_secret(
+    federation: Federation, simulated: Any
+):
+    """Within 1e-5, the fixed point's unit; and in no byte that came is anything of a client."""
+    out = federation.run("secure", secure=True)
+    assert_close(read_records(out), simulated())
+    received = out.with_name("secure.received").read_bytes()
+    received += (federation.place / "server" / "superlink.db").read_bytes()
+    secrets = [
+        read_signing_key(federation.clients / f"{number}.sign").private_bytes_raw()
+        for number in range(NODES)
+    ]
+    x = build(toy().config).data.train.examples["x"]
+    secrets += [x[i : i + 2].tobytes() for i in range(len(x) - 1)]
+    secrets += [b"partition-id", b"node0", str(federation.place / "node0").encode()]
+    assert len(received) > 5000
+    assert not [secret for secret in secrets if secret in received]
+
+
+GAVE_UP = "the run does not go on: failed .*no progress: round 1 was abandoned 1 times"
+FAULTS = {
+    "nan": "is refused: a number in its vector is not finite",
+    "shape": "is refused: its vectors are {'float32': ('float32', (99,))}",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_reply_that_cannot_be_right_is_left_out(
+    federation: Federation, simulated: Any, fault: str
+):
+    out = federation.run(fault, fault=f"3:{fault}")
+    assert_same(read_records(out), simulated(3))
+    assert [r["left_out"] for r in read_records(out)] == [1]
+    assert FAULTS[fault] in log_of(out)
+
+
+@pytest.mark.slow
+def test_a_replayed_reply_is_refused(federation: Federation, simulated: Any):
+    out = federation.run("replay", rounds=2, fault="3:replay")
+    first, second = read_records(out)
+    assert_same([first], simulated())
+    assert second["left_out"] == 1
+    assert "is refused: its answer belongs to another attempt or round" in log_of(out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("step", "left"),
+    [("Keys", 3), ("Shares", 3), ("Masked", 3), ("Confirmed", 4), ("Revealed", 4)],
+)
+def test_a_drop_at_any_step_leaves_the_sum_of_the_others(
+    federation: Federation, simulated: Any, step: str, left: int
+):
+    out = federation.run(f"drop-{step}", secure=True, fault=f"3:drop {step}")
+    assert_close(read_records(out), simulated(left))
+    assert "client 3 is dropped" in log_of(out)
+    assert "abandoned" not in log_of(out)
+
+
+@pytest.mark.slow
+def test_a_server_that_asks_for_both_shares_gets_neither(federation: Federation):
+    with pytest.raises(Failed, match=GAVE_UP):
+        federation.run("both", secure=True, fault="server:both shares", attempts=1)
+    log = log_of(federation.place / "runs" / "both")
+    assert log.count("is listed both alive and dead") >= NODES
+    assert read_records(federation.place / "runs" / "both") == []
+
+
+@pytest.mark.slow
+def test_a_node_killed_in_mid_round_is_left_out_and_comes_back(
+    federation: Federation, simulated: Any
+):
+    """SIGKILL while it works: the round ends at its deadline with the others."""
+    node = federation.nodes[3]
+    before = node.log.read_text().count("Receiving: train message")
+
+    def kill_at_work() -> None:
+        until = time.monotonic() + PATIENCE
+        while node.log.read_text().count("Receiving: train message") == before:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        os.killpg(node.process.pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_at_work, daemon=True)
+    killer.start()
+    try:
+        out = federation.run("killed", secure=True, fault="3:hang")
+    finally:
+        federation.start_node(3)
+    assert_close(read_records(out), simulated(3))
+    assert "no longer waited for" in log_of(out)
+
+
+@pytest.mark.slow
+def test_a_superlink_that_is_killed_is_started_again_and_the_run_goes_on(
+    federation: Federation, simulated: Any
+):
+    def kill(record: Any) -> None:
+        superlink = federation.supervisor.superlink
+        if record["round"] == 1 and superlink is not None:
+            os.kill(superlink.process.pid, signal.SIGKILL)
+
+    out = federation.run("superlink", rounds=3, on_round=kill)
+    assert_same(read_records(out), simulated(rounds=3))
+    assert any("the SuperLink died" in line for line in federation.said)
+
+
+@pytest.mark.slow
+def test_a_serverapp_that_is_killed_is_started_again_and_the_run_goes_on(
+    federation: Federation, simulated: Any
+):
+    def kill(record: Any) -> None:
+        if record["round"] == 1:
+            home = str(federation.supervisor.link.home)
+            for process in Path("/proc").glob("[0-9]*"):
+                if "flwr-serverapp" in _read(process / "cmdline") and home in _read(
+                    process / "environ"
+                ):
+                    os.kill(int(process.name), signal.SIGKILL)
+
+    out = federation.run("serverapp", rounds=2, on_round=kill)
+    assert_same(read_records(out), simulated(rounds=2))
+    assert any("ended: failed" in line for line in federation.said)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+@pytest.mark.slow
+def test_strangers_do_not_get_in(federation: Federation):
+    """One with a key that is not registered, and one that speaks no TLS."""
+    stranger = make_node_key(federation.place / "stranger.key").with_suffix(".key")
+    link = federation.supervisor.link
+    one = federation.start_as(federation.place / "stranger", stranger, {"partition-id": 0})
+    home = federation.place / "plain"
+    home.mkdir()
+    command = ["flower-supernode", "--insecure", "--superlink", link.address]
+    command += ["--max-retries", "1", "--host", "127.0.0.1", "--port", str(processes.free_port())]
+    other = processes.start(command, home, home / "node.log")
+    try:
+        until = time.monotonic() + PATIENCE
+        while (one.alive() or other.alive()) and time.monotonic() < until:
+            time.sleep(0.5)
+        assert "SuperNode ID" not in one.log.read_text()
+        assert "SuperNode ID" not in other.log.read_text()
+        assert len(processes.flwr(link, "supernode", "ls")["nodes"]) == NODES
+    finally:
+        one.stop()
+        other.stop()
+
+
+@pytest.mark.slow
+def test_a_run_in_which_nobody_answers_ends_in_failure(federation: Federation):
+    with pytest.raises(Failed, match=GAVE_UP):
+        federation.run("silence", minimum=NODES, fault="3:nan", attempts=1)
+    assert not (federation.place / "runs" / "silence" / "summary.json").exists()

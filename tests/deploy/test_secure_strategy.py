@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Secure rounds over a grid of clients in this process: the real protocol, every step of it."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message
+
+from agnosticfl.build import build
+from agnosticfl.deploy import federation
+from agnosticfl.deploy.client import Contribute, client_app
+from agnosticfl.deploy.federation import NoProgress
+from agnosticfl.deploy.keys import make_signing_key, read_roster, read_signing_key
+from agnosticfl.deploy.records import REQUEST, SECURE, to_record
+from agnosticfl.deploy.secure_client import run_name
+from agnosticfl.deploy.secure_strategy import SecureStrategy
+from agnosticfl.deploy.server import first_params, own_data
+from agnosticfl.deploy.task import FederatedTask, write_task
+from agnosticfl.errors import BadInput
+from agnosticfl.secure.client import load
+from agnosticfl.secure.messages import Unmask, kind_of, pack, parse
+from agnosticfl.secure.settings import Settings
+from agnosticfl.tracking import read_records
+from tests.deploy.clients import numpy_client
+from tests.deploy.fake import FakeGrid, Fault
+from tests.deploy.test_strategy import NODES, POLICY, simulate, toy
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(federation, "POLL", 0.01)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A signing key for every node, and one that nobody registered."""
+    folder = tmp_path_factory.mktemp("keys")
+    lines = [make_signing_key(folder / f"{node}.sign").read_text() for node in range(NODES)]
+    (folder / "roster").write_text("".join(lines))
+    make_signing_key(folder / "stranger.sign")
+    return folder
+
+
+def secure_toy(rounds: int = 2) -> FederatedTask:
+    task = toy(rounds)
+    return task._replace(config=dataclasses.replace(task.config, secure={"name": "simulate"}))
+
+
+def play(
+    folder: Path,
+    keys: Path,
+    rounds: int = 1,
+    faults: dict[int, Fault] | None = None,
+    contribute: Contribute = numpy_client,
+    node_config: Callable[[int], dict[str, Any]] = lambda _: {},
+    tamper: Callable[[Message], None] = lambda _: None,
+    **policy: Any,
+) -> FakeGrid:
+    task = secure_toy(rounds)
+    folder.mkdir(exist_ok=True)
+    write_task(folder, task)
+
+    def settings(place: int) -> dict[str, Any]:
+        own = {"roster": keys / "roster", "signing-key": keys / f"{place}.sign"}
+        own["memory"] = folder / f"{place}.memory"
+        return {**{name: str(path) for name, path in own.items()}, **node_config(place)}
+
+    grid = FakeGrid([client_app(folder, contribute)] * NODES, faults, settings, tamper)
+    strategy = SecureStrategy(
+        task.config,
+        folder / "run",
+        POLICY._replace(**{"minimum": 3, "attempts": 2, "step": 0.2, **policy}),
+        own_data(task, {"data": ""}),
+        Settings(run_name(task.config), read_roster(keys / "roster")),
+    )
+    first = to_record(first_params(task, build(task.config).model))
+    strategy.start(grid, first, rounds, POLICY.deadline)
+    return grid
+
+
+def assert_close(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+    """Counts are equal, other sums within the fixed point's unit."""
+    for a, b in zip(one, other, strict=True):
+        assert a["count"] == b["count"]
+        for name in ("params", "domain_weights", "loss", "alpha", "beta"):
+            np.testing.assert_allclose(a[name], b[name], rtol=1e-5, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[str, Any]]]:
+    """Number of clients -> records of the simulation of two rounds with the first of them."""
+    done: dict[int, list[dict[str, Any]]] = {}
+
+    def get(clients: int, rounds: int = 2) -> list[dict[str, Any]]:
+        if clients not in done:
+            folder = tmp_path_factory.mktemp("simulated") / "run"
+            done[clients] = simulate(folder, toy(2).config, clients)
+        return done[clients][:rounds]
+
+    return get
+
+
+def test_a_secure_federation_is_the_simulation_with_the_same_clients(
+    tmp_path: Path, keys: Path, simulated: Any
+):
+    """The simulation is in the clear: the fixed point costs less than the tolerance."""
+    play(tmp_path, keys, rounds=2)
+    assert_close(read_records(tmp_path / "run"), simulated(NODES))
+
+
+def silent_at(kind: str) -> Fault:
+    def fault(reply: Message) -> Message | None:
+        record = reply.content.config_records.get(SECURE, ConfigRecord())
+        answer: Any = record.get(REQUEST)
+        return None if answer is not None and kind_of(answer) == kind else reply
+
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("kind", "left"),
+    [("Keys", 3), ("Shares", 3), ("Masked", 3), ("Confirmed", 4), ("Revealed", 4)],
+)
+def test_a_client_lost_at_any_step_leaves_the_exact_sum_of_the_others(
+    tmp_path: Path,
+    keys: Path,
+    simulated: Any,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    left: int,
+):
+    """Once its masked vector is there, a client is in the sum, whatever becomes of it."""
+    play(tmp_path, keys, faults={3: silent_at(kind)})
+    assert_close(read_records(tmp_path / "run"), simulated(left, 1))
+    assert "client 3 is dropped" in caplog.text
+    assert "abandoned" not in caplog.text
+
+
+def test_too_few_at_the_end_and_the_round_is_tried_again_with_new_keys(
+    tmp_path: Path, keys: Path, simulated: Any, caplog: pytest.LogCaptureFixture
+):
+    lost: list[Message] = []
+
+    def once(reply: Message) -> Message | None:
+        result = silent_at("Revealed")(reply)
+        if result is None and len(lost) < 2:
+            lost.append(reply)
+            return None
+        return reply
+
+    play(tmp_path, keys, faults={2: once, 3: once})
+    assert "round 1 abandoned (attempt 1 of 2): round" in caplog.text
+    assert_close(read_records(tmp_path / "run"), simulated(NODES, 1))
+
+
+def test_a_server_that_asks_for_both_shares_is_refused_by_every_client(
+    tmp_path: Path, keys: Path, caplog: pytest.LogCaptureFixture
+):
+    def both(message: Message) -> None:
+        record = message.content.config_records.get(SECURE, ConfigRecord())
+        asked: Any = record.get(REQUEST, b"")
+        if asked and kind_of(asked) == "Unmask":
+            unmask = parse(asked, Unmask)
+            record[REQUEST] = pack(unmask._replace(dead=unmask.alive))
+
+    with pytest.raises(NoProgress):
+        play(tmp_path, keys, tamper=both, attempts=1)
+    refusals = re.findall(r"failed: refused: client \d is listed both alive and dead", caplog.text)
+    assert len(refusals) == NODES
+
+
+def test_a_second_request_to_unmask_is_refused_after_a_restart_too(tmp_path: Path, keys: Path):
+    """The client's process is another one for every message, and it still remembers."""
+    grid = play(tmp_path, keys)
+    (unmask,) = [
+        m
+        for m in grid.sent
+        if m.metadata.dst_node_id == grid.nodes[0]
+        and SECURE in m.content
+        and kind_of(m.content.config_records[SECURE][REQUEST]) == "Unmask"  # type: ignore[arg-type]
+    ]
+    (number,) = grid.push_messages([unmask])
+    (reply,) = grid.pull_messages([number])
+    assert reply.has_error()
+    assert "has answered all of round" in (reply.error.reason or "")
+
+
+def test_a_secure_client_never_answers_in_the_clear(
+    tmp_path: Path, keys: Path, caplog: pytest.LogCaptureFixture
+):
+    def in_the_clear(message: Message) -> None:
+        if message.metadata.message_type == "train":
+            del message.content[SECURE]
+
+    with pytest.raises(NoProgress):
+        play(tmp_path, keys, tamper=in_the_clear, attempts=1)
+    assert caplog.text.count("failed: refused: this node takes part in secure rounds only") == NODES
+
+
+def test_an_unregistered_key_does_not_join_and_a_stolen_place_is_found_out(
+    tmp_path: Path, keys: Path, simulated: Any, caplog: pytest.LogCaptureFixture
+):
+    stranger = {"signing-key": str(keys / "stranger.sign")}
+    play(tmp_path / "a", keys, node_config=lambda place: stranger if place == 3 else {})
+    assert "this signing key is not in the roster" in caplog.text
+    assert_close(read_records(tmp_path / "a" / "run"), simulated(3, 1))
+    caplog.clear()
+    # Its own roster says that it is client 3, but its key is another one.
+    lines = (keys / "roster").read_text().splitlines()
+    forged = tmp_path / "forged"
+    forged.write_text("\n".join([*lines[:3], (keys / "stranger.roster").read_text()]))
+    liar = {**stranger, "roster": str(forged)}
+    play(tmp_path / "b", keys, node_config=lambda place: liar if place == 3 else {})
+    assert "the roster changed" in caplog.text
+    assert_close(read_records(tmp_path / "b" / "run"), simulated(3, 1))
+
+
+def test_what_went_wrong_on_a_client_stays_there(
+    tmp_path: Path, keys: Path, caplog: pytest.LogCaptureFixture
+):
+    def fails(call: Any) -> Any:
+        if call.client == 3:
+            raise ValueError("patient Doe has no diagnosis")
+        return numpy_client(call)
+
+    grid = play(tmp_path, keys, contribute=fails)
+    errors = [m.error.reason for m in grid.received if m.has_error()]
+    assert errors == ["its own log says why"]
+    assert "patient Doe" in caplog.text  # the client's log: all share one process here
+
+
+def test_no_byte_that_the_server_gets_tells_a_secret_of_a_client(tmp_path: Path, keys: Path):
+    """Private keys, seeds, the vector before it is masked, examples, and words planted in them."""
+    planted = np.float32(123.456)
+
+    def plants(call: Any) -> Any:
+        sums = numpy_client(call)
+        return sums._replace(weighted_delta=sums.weighted_delta * 0 + planted)
+
+    memories: list[bytes] = []
+
+    def spy(message: Message) -> None:
+        del message
+        for place in range(NODES):
+            memory = tmp_path / f"{place}.memory"
+            if memory.exists():
+                memories.append(memory.read_bytes())
+
+    grid = play(tmp_path, keys, contribute=plants, tamper=spy)
+    states = [load(memory) for memory in memories]
+    secrets = {s.box_private for s in states} | {s.mask_seed for s in states} | {planted.tobytes()}
+    secrets |= {read_signing_key(keys / f"{n}.sign").private_bytes_raw() for n in range(NODES)}
+    data = build(secure_toy().config).data.train.examples["x"]
+    secrets |= {data[i : i + 2].tobytes() for i in range(len(data) - 1)}
+    secrets.discard(b"")
+    received = b"".join(_bytes_of(message) for message in grid.received)
+    assert len(secrets) > 100
+    assert len(received) > 5000
+    assert not [secret for secret in secrets if secret in received]
+
+
+def _bytes_of(message: Message) -> bytes:
+    """Everything of a message that reaches the server."""
+    if message.has_error():
+        return (message.error.reason or "").encode()
+    parts = [repr(message.metadata).encode(), repr(message.content).encode()]
+    for record in message.content.values():
+        if isinstance(record, ConfigRecord):
+            parts += [value for value in record.values() if isinstance(value, bytes)]
+        else:
+            parts += [array.data for array in record.values()]  # type: ignore[union-attr]
+    return b"".join(parts)
+
+
+def test_files_of_keys_are_private_and_checked(tmp_path: Path):
+    line = make_signing_key(tmp_path / "a.sign")
+    assert (tmp_path / "a.sign").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(BadInput, match="it is not overwritten"):
+        make_signing_key(tmp_path / "a.sign")
+    (tmp_path / "roster").write_text(f"{line.read_text()}ssh-ed25519 nonsense\n")
+    with pytest.raises(BadInput, match="line 2, is no public Ed25519 key"):
+        read_roster(tmp_path / "roster")
+    with pytest.raises(BadInput, match="is no key in OpenSSH's format"):
+        read_signing_key(line)

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's side over a grid of clients in this process."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from agnosticfl.build import assemble, build, build_engine
+from agnosticfl.config import Config, resolve
+from agnosticfl.deploy import federation, wire
+from agnosticfl.deploy.client import Contribute, client_app, jax_client
+from agnosticfl.deploy.data import dealt
+from agnosticfl.deploy.federation import NoProgress, RoundPolicy
+from agnosticfl.deploy.records import DECLINED, ROUND, SUM, to_arrays, to_record
+from agnosticfl.deploy.server import first_params, own_data
+from agnosticfl.deploy.strategy import AgnosticStrategy
+from agnosticfl.deploy.task import FederatedTask, federated_config, read_task, write_task
+from agnosticfl.errors import BadInput
+from agnosticfl.experiment import run
+from agnosticfl.report import load_runs
+from agnosticfl.tracking import read_records
+from tests.deploy.clients import numpy_client
+from tests.deploy.fake import FakeGrid, Fault
+
+NODES = 4
+POLICY = RoundPolicy(clients=NODES, minimum=2, over_selection=1.0, deadline=0.2, wait=0, attempts=3)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(federation, "POLL", 0.01)
+
+
+def toy(rounds: int = 3, nodes: int = NODES) -> FederatedTask:
+    config = federated_config(resolve("toy", rounds=rounds), nodes)
+    return FederatedTask(config, build(config).data.train.domains)
+
+
+def strategy(task: FederatedTask, folder: Path, **policy: Any) -> AgnosticStrategy:
+    return AgnosticStrategy(
+        task.config, folder, POLICY._replace(**policy), own_data(task, {"data": ""})
+    )
+
+
+def play(
+    folder: Path,
+    task: FederatedTask | None = None,
+    faults: dict[int, Fault] | None = None,
+    contribute: Contribute = numpy_client,
+    **policy: Any,
+) -> FakeGrid:
+    """A run in the folder `run`; the grid it went over."""
+    task = task or toy()
+    folder.mkdir(exist_ok=True)
+    write_task(folder, task)
+    grid = FakeGrid([client_app(folder, contribute)] * NODES, faults)
+    first = to_record(first_params(task, build(task.config).model))
+    strategy(task, folder / "run", **policy).start(grid, first, task.config.rounds, POLICY.deadline)
+    return grid
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run in the simulator."""
+    folder = tmp_path_factory.mktemp("simulated") / "run"
+    simulate(folder, toy().config)
+    return folder
+
+
+def simulate(folder: Path, config: Config, clients: int = NODES) -> list[dict[str, Any]]:
+    """A run in the simulator, with the clients of the first nodes."""
+
+    def make(config: Config, *_: Any) -> Any:
+        model, data, _ = build(config)
+        train = dealt(data.train, NODES)
+        keep = np.arange(NODES) < clients
+        rows = np.repeat(keep, train.sizes)
+        train = train._replace(
+            examples={"x": train.examples["x"][rows]},
+            domain=train.domain[rows],
+            offsets=np.concatenate([[0], np.cumsum(train.sizes * keep)]),
+        )
+        return assemble(config, model, data._replace(train=train), build_engine(config, None, None))
+
+    run(config, folder, make_parts=make)
+    return read_records(folder)
+
+
+def assert_same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+    """Number by number, up to the order of float32 sums."""
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert a["count"] == b["count"]
+        for name in ("params", "domain_weights", "loss", "alpha", "beta"):
+            np.testing.assert_allclose(a[name], b[name], rtol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("contribute", [jax_client, numpy_client])
+def test_the_federation_is_a_simulation_with_the_same_clients(
+    tmp_path: Path, simulated: Path, contribute: Contribute
+):
+    play(tmp_path, contribute=contribute)
+    assert_same(read_records(tmp_path / "run"), read_records(simulated))
+
+
+def test_its_run_folder_is_that_of_a_simulation_and_can_be_reported(
+    tmp_path: Path, simulated: Path
+):
+    play(tmp_path)
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {p.name for p in simulated.iterdir()}
+    one, other = (folder / "config.json" for folder in (tmp_path / "run", simulated))
+    assert one.read_bytes() == other.read_bytes()
+    assert [r.summary["task"] for r in load_runs([tmp_path / "run"])] == ["toy"]
+
+
+def test_nothing_of_a_client_travels_but_one_vector_and_the_token_it_was_given(tmp_path: Path):
+    grid = play(tmp_path)
+    w, p = 1, 5
+    for reply in grid.received:
+        assert set(reply.content) == {SUM, ROUND}
+        vectors = to_arrays(reply.content.array_records[SUM])
+        assert {k: v.shape for k, v in vectors.items()} == {"float32": (w + 1 + p + p + 1,)}
+        assert set(reply.content.config_records[ROUND]) == {"token"}
+    for message in grid.sent:
+        assert set(to_arrays(message.content.array_records["arrays"])) == {"params.w", "alpha"}
+
+
+def nan(reply: Message) -> Message:
+    vector = to_arrays(reply.content.array_records[SUM])["float32"] * np.nan
+    return with_sum(reply, vector)
+
+
+def with_sum(reply: Message, vector: np.ndarray) -> Message:
+    reply.content[SUM] = to_record({vector.dtype.name: vector})
+    return reply
+
+
+def dies(_: Message) -> None:
+    return None
+
+
+def declines(reply: Message) -> Message:
+    reply.content = RecordDict({DECLINED: ConfigRecord()})
+    return reply
+
+
+def forges(reply: Message) -> Message:
+    reply.content[ROUND] = ConfigRecord({"token": "of another round"})
+    return reply
+
+
+FAULTS = {
+    "NaN": (nan, "a number in its vector is not finite", 1),
+    "shape": (lambda r: with_sum(r, np.ones(99, np.float32)), "where {'float32': 13}", 1),
+    "type": (lambda r: with_sum(r, np.ones(13)), "where {'float32': 13}", 1),
+    "negative": (lambda r: with_sum(r, -np.ones(13, np.float32)), "is negative", 1),
+    "token": (forges, "belongs to another attempt or round", 1),
+    "silence": (dies, "no longer waited for", 0),
+    "declines": (declines, "does not join", 0),
+}
+
+
+@pytest.fixture(scope="module")
+def simulated_without_the_last(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("simulated") / "run"
+    simulate(folder, toy().config, NODES - 1)
+    return folder
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_faulty_client_is_left_out_and_the_sum_is_that_of_the_others(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    simulated_without_the_last: Path,
+    name: str,
+):
+    fault, line, left_out = FAULTS[name]
+    play(tmp_path, faults={3: fault})
+    records = read_records(tmp_path / "run")
+    assert_same(records, read_records(simulated_without_the_last))
+    assert [r["left_out"] for r in records] == [left_out] * 3
+    assert line in caplog.text
+
+
+def test_a_contribution_of_another_framework_s_bytes_is_refused(tmp_path: Path, caplog: Any):
+    def fault(reply: Message) -> Message:
+        record = to_record({"float32": np.ones(13, np.float32)})
+        record["float32"].data = b"\x80\x05pickled"
+        reply.content[SUM] = record
+        return reply
+
+    play(tmp_path, faults={3: fault})
+    assert "its vector cannot be read" in caplog.text
+
+
+def test_a_round_with_too_few_reports_is_abandoned_tried_again_and_not_lost(
+    tmp_path: Path, simulated: Path, caplog: pytest.LogCaptureFixture
+):
+    calls: list[Message] = []
+
+    def dies_at_first(reply: Message) -> Message | None:
+        calls.append(reply)
+        return None if len(calls) == 1 else reply
+
+    play(tmp_path, faults={3: dies_at_first}, minimum=NODES)
+    assert_same(read_records(tmp_path / "run"), read_records(simulated))
+    assert "round 1 abandoned (attempt 1 of 3): 3 reports came, and 4 are needed" in caplog.text
+
+
+def test_a_reply_to_an_abandoned_attempt_is_not_taken_in_the_next_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """Client 3 is too late for attempt 1 and sends the same words in attempt 2."""
+    late: list[RecordDict] = []
+
+    def replays(reply: Message) -> Message | None:
+        late.append(reply.content)
+        if len(late) == 1:
+            return None
+        reply.content = late[0]
+        return reply
+
+    with pytest.raises(NoProgress):
+        play(tmp_path, toy(rounds=1), faults={3: replays}, minimum=NODES)
+    assert caplog.text.count("is refused: its answer belongs to another attempt or round") == 2
+
+
+def test_without_progress_a_run_ends_in_failure(tmp_path: Path):
+    with pytest.raises(NoProgress, match="round 1 was abandoned 3 times"):
+        play(tmp_path, faults=dict.fromkeys(range(3), dies))
+    assert read_records(tmp_path / "run") == []
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_over_selection_asks_more_and_takes_the_first(tmp_path: Path):
+    grid = play(tmp_path, toy(rounds=2, nodes=2), clients=2, over_selection=1.6, minimum=2)
+    assert len(grid.sent) == 2 * 4  # ⌈1.6 · 2⌉ each round
+    sizes = dealt(build(toy().config).data.train, NODES).sizes
+    for record in read_records(tmp_path / "run"):
+        assert sum(record["count"]) in [a + b for a, b in itertools.combinations(sizes, 2)]
+
+
+def test_a_run_goes_on_from_its_checkpoint_to_the_same_numbers(tmp_path: Path, simulated: Path):
+    calls: list[Message] = []
+
+    def server_dies(reply: Message) -> Message:
+        calls.append(reply)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return reply
+
+    with pytest.raises(KeyboardInterrupt):
+        play(tmp_path, faults={0: server_dies})
+    assert [r["round"] for r in read_records(tmp_path / "run")] == [1]
+    play(tmp_path)
+    assert_same(read_records(tmp_path / "run"), read_records(simulated))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"minimum": 0}, "minimum number of reports is 0; it must be from 1 to"),
+        ({"minimum": 5}, "minimum number of reports is 5; it must be from 1 to"),
+        ({"over_selection": 0.5}, "over-selection is 0.5; it must be at least 1"),
+        ({"deadline": 0.0}, "deadline is 0.0 seconds; it must be above 0"),
+        ({"attempts": 0}, "attempts is 0; it must be at least 1"),
+    ],
+)
+def test_a_policy_that_cannot_work_is_refused(tmp_path: Path, change: Any, message: str):
+    with pytest.raises(BadInput, match=message):
+        strategy(toy(), tmp_path, **change)
+
+
+def test_a_task_file_is_read_back_or_refused(tmp_path: Path):
+    write_task(tmp_path, toy())
+    assert read_task(tmp_path) == toy()
+    (tmp_path / "task.json").write_text(json.dumps({"config": {"nonsense": 1}, "domains": []}))
+    with pytest.raises(BadInput, match=r"task.json is no task of a federation"):
+        read_task(tmp_path)
+
+
+def test_target_only_is_not_deployed():
+    config = resolve("toy", "fedavg-target", "centre 1")
+    with pytest.raises(BadInput, match="fedavg-target cannot be deployed"):
+        federated_config(config, 3)
+
+
+def test_options_that_would_do_nothing_are_refused(tmp_path: Path):
+    with pytest.raises(BadInput, match="takes what to do from its config alone"):
+        strategy(toy(), tmp_path).start(
+            FakeGrid([]), ArrayRecord(), train_config=ConfigRecord({"lr": 1.0})
+        )
+
+
+def test_parameters_come_back_from_their_names():
+    params: Any = {"b": {"x": np.ones((2, 3), np.float32)}, "a": [np.zeros(2, np.float32)]}
+    arrays = wire.named(params)
+    assert list(arrays) == ["a.0", "b.x"]
+    back = wire.from_named(arrays, params)
+    np.testing.assert_array_equal(back["b"]["x"], params["b"]["x"])
