@@ -13,7 +13,7 @@ import optax
 
 from agnosticfl.algorithm import Algorithm, agnostic_fedavg, fedavg_target
 from agnosticfl.channel import ChannelBuilder, plain
-from agnosticfl.client import proximal
+from agnosticfl.client import proximal, shrinking
 from agnosticfl.cohorts import SAMPLING
 from agnosticfl.config import Config, Table
 from agnosticfl.data import SOURCES, FederatedData, Splits
@@ -34,6 +34,10 @@ MAKERS: dict[str, Callable[..., Algorithm]] = {
     "drfa": drfa,
     "q-fedavg": q_fedavg,
 }
+
+
+# What a client optimizer's table may hold beside the optimizer's own options.
+BEFORE_STEP = {"proximal": proximal, "l2": shrinking}
 
 
 class Parts(NamedTuple):
@@ -147,13 +151,14 @@ def own_options(config: Config, make: Callable[..., Algorithm]) -> Table:
 
 
 def build_client_optimizer(table: Table) -> optax.GradientTransformation:
-    """An Optax optimizer; with the key `proximal`, FedProx's pull towards w_{t-1} before it."""
-    own = {key: value for key, value in table.items() if key != "proximal"}
-    optimizer = build_optimizer(own, "client_optimizer")
-    if "proximal" not in table:
-        return optimizer
-    pull = call_with_options(proximal, {"strength": table["proximal"]}, "proximal client optimizer")
-    return optax.chain(pull, optimizer)
+    """An Optax optimizer; the keys of `BEFORE_STEP` change the gradient before it."""
+    own = {key: value for key, value in table.items() if key not in BEFORE_STEP}
+    before = [
+        call_with_options(make, {"strength": table[key]}, f"{key} client optimizer")
+        for key, make in BEFORE_STEP.items()
+        if key in table
+    ]
+    return optax.chain(*before, build_optimizer(own, "client_optimizer"))
 
 
 def build_engine(config: Config, lanes: int | None, tuner: Tuner | None) -> EngineBuilder:

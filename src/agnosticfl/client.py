@@ -127,6 +127,19 @@ def proximal(strength: float) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: params, update)
 
 
+def shrinking(strength: float) -> optax.GradientTransformation:
+    """Adds ρ w to the gradient, that of ρ/2 ‖w‖²: less of a small domain is memorised.
+
+    Args:
+      strength: ρ.
+    """
+    check(
+        np.isfinite(strength) and strength >= 0,
+        f"l2 strength (ρ) is {strength}; it must be a number ≥ 0",
+    )
+    return optax.add_decayed_weights(strength)
+
+
 def num_steps(work: ClientWork, size: Any) -> Any:
     """Local steps of a client with n_k = `size` examples: E⌈n_k/B⌉, or its limit if that is less.
 

@@ -111,7 +111,7 @@ class Config:
     task: str
     data: Table  # {name, options of that source}
     model: Table  # {name, options of that model}
-    # {name of an Optax optimizer, learning_rate (γ_w), its options, proximal (μ of FedProx)}
+    # {name of an Optax optimizer, learning_rate (γ_w), its options, proximal (μ of FedProx), l2}
     client_optimizer: Table
     rounds: int  # T
     clients_per_round: int  # c

@@ -2,6 +2,7 @@
 """For sources whose files fit in memory: random clients, and rows in pieces."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, TypeAlias
 
 import numpy as np
 
@@ -9,6 +10,11 @@ from agnosticfl.data.source import SPLITS, Rows
 from agnosticfl.errors import check
 
 _PIECE = 2048  # examples
+
+
+HeldoutOfTraining: TypeAlias = Annotated[
+    float, "share of the training clients that is kept apart as the heldout split"
+]
 
 
 def random_clients(split: str, rows: int, clients: int, seed: int) -> list[str]:
@@ -44,3 +50,26 @@ def in_pieces(
             domain[piece],
             {name: values[piece] for name, values in features.items()},
         )
+
+
+def with_heldout(
+    split: str,
+    clients: Sequence[str],
+    domain: np.ndarray,
+    features: Mapping[str, np.ndarray],
+    fraction: float,
+) -> Iterator[Rows]:
+    """As `in_pieces`, but this fraction of the training clients is the heldout split."""
+    names = sorted(set(clients)) if split == "train" else []
+    apart = np.isin(clients, names[: round(fraction * len(names))])
+    for name, kept in (("heldout", apart), (split, ~apart)):
+        own = {key: values[kept] for key, values in features.items()}
+        yield from in_pieces(name, np.asarray(clients)[kept].tolist(), domain[kept], own)
+
+
+def check_heldout(fraction: float, clients: int) -> None:
+    """Refuses a fraction that leaves no client for training."""
+    check(
+        fraction >= 0 and round(fraction * clients) < clients,
+        f"heldout fraction is {fraction}; it must be at least 0 and leave a client to train on",
+    )

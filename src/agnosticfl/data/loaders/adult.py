@@ -9,7 +9,12 @@ import numpy as np
 
 from agnosticfl.data.formats.files import find_file, reading
 from agnosticfl.data.formats.limits import short
-from agnosticfl.data.in_memory import in_pieces, random_clients
+from agnosticfl.data.in_memory import (
+    HeldoutOfTraining,
+    check_heldout,
+    random_clients,
+    with_heldout,
+)
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.errors import BadInput, check
 
@@ -43,9 +48,11 @@ def load(
     sources: Sequence[Path],
     *,
     clients: Annotated[int, "clients of each split; examples are spread evenly at random"] = 100,
+    heldout_fraction: HeldoutOfTraining = 0.0,
     seed: Annotated[int, "seed of the random clients"] = 0,
 ) -> Source:
     """adult.data and adult.test: numbers standardised, categories one-hot, y = 1 for over 50K."""
+    check_heldout(heldout_fraction, clients)
     tables = {
         "train": _read(find_file(sources, "adult.data")),
         "test": _read(find_file(sources, "adult.test")),
@@ -58,7 +65,7 @@ def load(
             doctorate = np.array(table.columns["education"]) == "Doctorate"
             domain = np.where(doctorate, 0, 1).astype(np.int32)
             features = {"x": _encode(encoder, table), "y": table.y}
-            yield from in_pieces(split, owners[split], domain, features)
+            yield from with_heldout(split, owners[split], domain, features, heldout_fraction)
 
     width = len(_NUMERIC) + sum(map(len, encoder.categories.values()))
     return Source(

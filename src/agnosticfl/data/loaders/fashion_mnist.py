@@ -8,7 +8,12 @@ from typing import Annotated
 import numpy as np
 
 from agnosticfl.data.formats.idx import read_labelled_images
-from agnosticfl.data.in_memory import in_pieces, random_clients
+from agnosticfl.data.in_memory import (
+    HeldoutOfTraining,
+    check_heldout,
+    random_clients,
+    with_heldout,
+)
 from agnosticfl.data.source import Feature, Rows, Source
 
 _CLASSES = {"t-shirt": 0, "pullover": 2, "shirt": 6}  # name -> label in the files
@@ -19,16 +24,20 @@ def load(
     sources: Sequence[Path],
     *,
     clients: Annotated[int, "clients of each split; examples are spread evenly at random"] = 100,
+    heldout_fraction: HeldoutOfTraining = 0.0,
     seed: Annotated[int, "seed of the random clients"] = 0,
 ) -> Source:
     """T-shirts, pullovers and shirts from the idx files; y = 0, 1, 2 is also the domain."""
+    check_heldout(heldout_fraction, clients)
     parts = {split: read_labelled_images(sources, part) for split, part in _PARTS.items()}
     kept = {split: _three_classes(*part) for split, part in parts.items()}
     owners = {split: random_clients(split, len(y), clients, seed) for split, (_, y) in kept.items()}
 
     def rows() -> Iterator[Rows]:
         for split, (images, y) in kept.items():
-            yield from in_pieces(split, owners[split], y, {"x": images, "y": y})
+            yield from with_heldout(
+                split, owners[split], y, {"x": images, "y": y}, heldout_fraction
+            )
 
     total = sum(len(y) for _, y in kept.values())
     return Source(
