@@ -61,8 +61,8 @@ def test_training_clients_can_be_held_out(tmp_path: Path) -> None:
         whole["train"].clients
     )
     assert parts["test"].clients == whole["test"].clients
-    with pytest.raises(BadInput, match=r"heldout fraction is 0\.9; .* leave a client"):
-        adult.load(folder, clients=5, heldout_fraction=0.9)
+    with pytest.raises(BadInput, match=r"heldout fraction is 0\.95; .* leave a client"):
+        adult.load(folder, clients=5, heldout_fraction=0.95)
 
 
 def test_column_names_a_bom_and_line_ends_change_nothing(tmp_path: Path) -> None:
