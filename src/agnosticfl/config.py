@@ -61,6 +61,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         "DRFA",
         {
             "normalisation": "batch",
+            "weights_follow": "train",
             "weight_rule": {"name": "projected_gradient", "learning_rate": 0.01},
         },
         like="fedavg",
@@ -85,6 +86,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         "q-FedAvg",
         {
             "normalisation": "batch",
+            "weights_follow": "train",
             "weight_rule": {"name": "proportional"},
             "options": {"q": 1.0},
         },
@@ -95,6 +97,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         "FedProx",
         {
             "normalisation": "batch",
+            "weights_follow": "train",
             "weight_rule": {"name": "proportional"},
             "client_optimizer": {"proximal": 0.01},
         },
