@@ -67,9 +67,11 @@ def _task(
     seed: int,
     secure: bool,
     sets: list[str] | None,
+    dealing: bool = False,
 ) -> Any:
     from agnosticfl.build import build
     from agnosticfl.config import has_effect, resolve
+    from agnosticfl.deploy.data import check_nodes
     from agnosticfl.deploy.task import FederatedTask, federated_config
 
     settings = [*(sets or ()), *(["secure.name=simulate"] if secure else ())]
@@ -77,6 +79,8 @@ def _task(
     for setting in settings:
         check(has_effect(config, setting), f"--set {setting} has no effect on a federation")
     parts = build(dataclasses.replace(config, clients_per_round=1))  # refuses what is not allowed
+    if dealing:
+        check_nodes(parts.data.train, clients)
     return FederatedTask(config, parts.data.train.domains)
 
 
@@ -101,7 +105,7 @@ def local(
     from agnosticfl.console import print_report
     from agnosticfl.deploy.local import run_locally
 
-    agreed = _task(task, nodes, algorithm, rounds, seed, secure, sets)
+    agreed = _task(task, nodes, algorithm, rounds, seed, secure, sets, dealing=True)
     folder = out or Path("runs") / f"{agreed.config.task}-{algorithm}-deployed-seed{seed}"
     _check_new(folder, resume)
     _watched(agreed.config, lambda **watch: run_locally(agreed, folder, nodes, **watch))

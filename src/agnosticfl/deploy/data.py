@@ -19,12 +19,17 @@ def one_client(data: FederatedData, number: int = 0) -> FederatedData:
     )
 
 
-def dealt(data: FederatedData, nodes: int) -> FederatedData:
-    """The clients of `data` dealt to `nodes` nodes in turn, each node then being one client."""
+def check_nodes(data: FederatedData, nodes: int) -> None:
+    """Refuses a number of nodes of which some would get nothing."""
     check(
         1 <= nodes <= data.num_clients,
         f"nodes is {nodes}; it must be from 1 to the number of clients, {data.num_clients}",
     )
+
+
+def dealt(data: FederatedData, nodes: int) -> FederatedData:
+    """The clients of `data` dealt to `nodes` nodes in turn, each node then being one client."""
+    check_nodes(data, nodes)
     owner = np.repeat(np.arange(data.num_clients), data.sizes) % nodes
     order = np.argsort(owner, kind="stable")
     return data._replace(

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`agnosticfl deploy …` as a user meets it, and every command of docs/deploy.md."""
+
+import configparser
+import re
+import shlex
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from agnosticfl.cli import app
+from agnosticfl.deploy import processes
+from agnosticfl.deploy.keys import make_authority
+from agnosticfl.deploy.task import read_task
+from tests.test_cli import agnosticfl
+
+DOCS = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+
+
+def block(language: str) -> str:
+    (text,) = re.findall(rf"```{language}\n(.*?)```", DOCS, re.DOTALL)
+    return text
+
+
+def commands() -> list[str]:
+    """Every command line of the page, those of the unit and of the compose file among them."""
+    shell = "".join(re.findall(r"```sh\n(.*?)```", DOCS, re.DOTALL)).splitlines()
+    unit = re.findall(r"ExecStart=\S+/(agnosticfl .*)", DOCS)
+    compose = [service["command"] for service in yaml.safe_load(block("yaml"))["services"].values()]
+    return [line for line in [*shell, *unit, *compose] if line.startswith("agnosticfl")]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_the_program_knows_every_command_and_option_of_the_docs(line: str):
+    """Parsed by the program itself, up to the point where it would act."""
+    words = shlex.split(line, comments=True)[1:]
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("agnosticfl", list(words), resilient_parsing=False)
+    while hasattr(group, "commands"):
+        name, group, rest = group.resolve_command(context, context._protected_args + context.args)
+        context = group.make_context(name, list(rest), parent=context)
+    assert context.params
+
+
+def test_the_unit_and_the_compose_file_have_the_form_of_such_files():
+    unit = configparser.ConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment]
+    unit.read_string(block("ini"))
+    assert {"Unit", "Service", "Install"} == set(unit.sections())
+    assert unit["Service"]["Restart"] == "always"
+    services = yaml.safe_load(block("yaml"))["services"]
+    assert set(services) == {"server", "client"}
+    known = {"image", "command", "working_dir", "ports", "volumes", "restart", "depends_on"}
+    assert all(set(service) <= known for service in services.values())
+
+
+def test_init_writes_an_app_that_flower_takes(tmp_path: Path):
+    done = agnosticfl("deploy", "init", tmp_path / "app", "toy", "--clients", "3", "--rounds", "7")
+    assert done.returncode == 0, done.stderr
+    task = read_task(tmp_path / "app" / "federation")
+    assert (task.config.rounds, task.config.clients_per_round, len(task.domains)) == (7, 3, 5)
+    built = subprocess.run(
+        ["flwr", "build", "--app", str(tmp_path / "app")],
+        cwd=tmp_path,
+        env=processes.environment(tmp_path / "home"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert list(tmp_path.glob("*.fab"))
+    again = agnosticfl("deploy", "init", tmp_path / "app", "toy", "--clients", "3")
+    assert again.returncode == 2
+    assert "exists and is not empty" in again.stderr
+
+
+def test_the_keys_are_such_that_tls_takes_them(tmp_path: Path):
+    make_authority(tmp_path, ["fl.example.org", "127.0.0.1"])
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    assert (tmp_path / "server.key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("local", "toi"), "unknown task 'toi'; did you mean 'toy'?"),
+        (("local", "toy", "--nodes", "99"), "nodes is 99; it must be from 1 to"),
+        (("server", "nowhere", "--keys", "k", "--out", "o"), "is no task of a federation"),
+        (
+            (
+                *[
+                    "client",
+                    "--server",
+                    "a:1",
+                    "--ca",
+                    "c",
+                    "--app",
+                    "a",
+                    "--key",
+                    "k",
+                    "--data",
+                    "d",
+                    "--when",
+                    "asleep",
+                ],
+            ),
+            "unknown condition 'asleep'",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    tmp_path: Path, words: Any, message: str, monkeypatch: Any
+):
+    monkeypatch.chdir(tmp_path)
+    done = agnosticfl("deploy", *words)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert message in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_flower_the_command_to_install_it_is_shown(tmp_path: Path):
+    code = "import sys; sys.modules['flwr'] = None; from agnosticfl.cli import main; main()"
+    words = [sys.executable, "-c", code, "deploy", "local", "toy"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: agnosticfl deploy needs flwr: pip install 'agnosticfl[deploy]'\n"
+    )
+
+
+def test_no_process_of_ours_phones_home_or_installs_anything(tmp_path: Path):
+    variables = processes.environment(tmp_path)
+    assert variables["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert variables["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+    link = processes.superlink_command("127.0.0.1", 1, tmp_path, tmp_path / "db")
+    assert "--disable-runtime-dependency-installation" in link
+    assert "--enable-supernode-auth" in link
+    assert "--insecure" not in link
+
+
+def test_the_core_does_not_import_flower():
+    code = "import sys, agnosticfl.experiment, agnosticfl.cli; sys.exit('flwr' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
