@@ -330,7 +330,8 @@ def records_of(folder: Path, data_seed: int, monkeypatch: pytest.MonkeyPatch) ->
     )
     monkeypatch.setattr("agnosticfl.privacy.central", lambda: constant)
     points = [10 + 7 * data_seed, 30, 20, 25, 35]
-    config = private_toy(**{"data.points": points, "clients_per_round": 5})
+    # Who has no point at all is no client, and the number of clients is public.
+    config = private_toy(**{"data.points": points, "clients_per_round": 5, "dp.population": 20})
     run(config, folder)
     # How long a round took is not of the clients' data in a simulation.
     return [
@@ -410,7 +411,12 @@ def audited_epsilon(
 
 
 @pytest.mark.parametrize(
-    ("cohort", "rounds", "noise"), [(4, 1, 2.0), (2, 1, 1.0), (4, 3, 4.0)], ids=str
+    ("cohort", "rounds", "noise"),
+    [
+        (4, 1, 2.0),
+        pytest.param(2, 1, 1.0, marks=pytest.mark.slow),
+        pytest.param(4, 3, 4.0, marks=pytest.mark.slow),
+    ],
 )
 def test_an_attacker_finds_no_more_than_is_claimed(cohort: int, rounds: int, noise: float):
     clients, delta = 4, 1e-2
@@ -420,5 +426,4 @@ def test_an_attacker_finds_no_more_than_is_claimed(cohort: int, rounds: int, noi
     )
     claimed = accounting.spent(privacy.budget, noise, rounds)
     found = audited_epsilon(privacy, clients, cohort, rounds, delta, trials=4000)
-    assert found < claimed
-    assert found > 0.3 * claimed  # an attack that finds nothing would prove nothing
+    assert 0.5 < found < claimed  # an attack that finds nothing would prove nothing
