@@ -13,8 +13,9 @@ import optax
 
 from agnosticfl.algorithm import Algorithm, agnostic_fedavg, fedavg_target
 from agnosticfl.channel import ChannelBuilder, plain
-from agnosticfl.client import proximal, shrinking
+from agnosticfl.client import contribution_shapes, proximal, shrinking
 from agnosticfl.cohorts import SAMPLING
+from agnosticfl.compression import compressed
 from agnosticfl.config import Config, Table
 from agnosticfl.data import SOURCES, FederatedData, Splits
 from agnosticfl.drfa import drfa
@@ -24,6 +25,7 @@ from agnosticfl.errors import call_with_options, check, choose
 from agnosticfl.model import Model, Need
 from agnosticfl.models import MODELS
 from agnosticfl.precision import model_in_precision
+from agnosticfl.privacy import Privacy, Setting, differential_privacy
 from agnosticfl.qfedavg import q_fedavg
 from agnosticfl.secure.fixed_point import simulated
 from agnosticfl.weights import AFTER, BEFORE, RULES, WeightRule, chain
@@ -46,6 +48,7 @@ class Parts(NamedTuple):
     model: Model
     data: Splits
     algorithm: Algorithm
+    privacy: Privacy | None = None
 
 
 def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) -> Parts:
@@ -63,6 +66,7 @@ def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) 
 def assemble(config: Config, model: Model, data: Splits, engine: EngineBuilder) -> Parts:
     """The same for a model, data and an engine that are there already."""
     check_features(model, data, config.model["name"])
+    privacy = build_privacy(config, model, data)
     make = MAKERS.get(config.algorithm, agnostic_fedavg)
     algorithm = make(
         model,
@@ -82,10 +86,30 @@ def assemble(config: Config, model: Model, data: Splits, engine: EngineBuilder) 
         cohorts=build_named(config.sampling, SAMPLING, "sampling"),
         engine=engine,
         heldout=_followed(config, data),
-        channel=build_channel(config),
+        channel=build_channel(config, privacy),
         precision=config.precision,
     )
-    return Parts(model_in_precision(model, config.precision), data, algorithm)
+    return Parts(model_in_precision(model, config.precision), data, algorithm, privacy)
+
+
+def build_privacy(config: Config, model: Model, data: Splits) -> Privacy | None:
+    """The privacy of a run; refused where cohorts depend on what clients hold."""
+    if config.dp is None:
+        return None
+    check(
+        config.target is None,
+        f"dp: {config.algorithm!r} trains with the clients that have the target's data; its cohorts"
+        " would tell who they are",
+    )
+    check(
+        config.sampling == {"name": "uniform"},
+        "dp: the accounting holds for uniform cohorts of fixed size only; sampling is"
+        f" {config.sampling}",
+    )
+    train = data.train
+    shapes = contribution_shapes(model, train.num_domains)
+    setting = Setting(shapes, config.rounds, config.clients_per_round, train.num_clients)
+    return call_with_options(differential_privacy, config.dp, "dp", setting)
 
 
 def _followed(config: Config, data: Splits) -> FederatedData | None:
@@ -177,12 +201,23 @@ def build_engine(config: Config, lanes: int | None, tuner: Tuner | None) -> Engi
     return engine
 
 
-def build_channel(config: Config) -> ChannelBuilder:
+def build_channel(config: Config, privacy: Privacy | None) -> ChannelBuilder:
     """What happens to contributions on their way into the sum."""
+    if config.compress is not None:
+        check(privacy is None, "compress: rounding a clipped update makes it longer; not with dp")
+        check(config.secure is None, "compress: messages cannot be added while masked; not secure")
+        return call_with_options(compressed, config.compress, "compress")
     if config.secure is None:
-        return plain
+        return plain if privacy is None else privacy.channel
     secure = {"simulate": functools.partial(simulated, config.clients_per_round)}
-    return build_named(config.secure, secure, "secure")
+    channel = build_named(config.secure, secure, "secure")
+    if privacy is None:
+        return channel
+    check(
+        privacy.mode == "distributed",
+        "dp: under secure aggregation the server cannot add the noise; mode must be 'distributed'",
+    )
+    return privacy.channel  # whole numbers, which a secure sum adds as they are
 
 
 def build_rule(table: Table) -> WeightRule:

@@ -30,6 +30,17 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Changes a key of the task; may be repeated."),
 ]
+Dp = Annotated[
+    str | None,
+    typer.Option(
+        metavar="epsilon=8,delta=1e-6[,…]",
+        help="Differential privacy: short for --set dp.epsilon=8 --set dp.delta=1e-6 …",
+    ),
+]
+Compress = Annotated[
+    str | None,
+    typer.Option(metavar="bits=8", help="Smaller uploads: short for --set compress.bits=8."),
+]
 Target = Annotated[str | None, typer.Option(help="Domain of FedAvg (target-only).")]
 Secure = Annotated[
     str | None,
@@ -65,6 +76,8 @@ def run(
     out: Out = None,
     secure: Secure = None,
     sets: Sets = None,
+    dp: Dp = None,
+    compress: Compress = None,
     track: Track = None,
     resume: Resume = False,
     precision: Precision = None,
@@ -85,7 +98,7 @@ def run(
     from agnosticfl.cache import cache_folder
     from agnosticfl.console import print_report, stop_on_signals, watched_run
 
-    settings = _settings(sets, secure)
+    settings = _settings(sets, secure, dp, compress)
     config = configs.resolve(task, algorithm, target, seed, rounds, settings, precision)
     for setting in settings:
         check(
@@ -112,6 +125,8 @@ def compare(
     out: Out = None,
     secure: Secure = None,
     sets: Sets = None,
+    dp: Dp = None,
+    compress: Compress = None,
     track: Track = None,
     resume: Resume = False,
     precision: Precision = None,
@@ -139,7 +154,7 @@ def compare(
             seeds=seeds,
             target=target,
             rounds=rounds,
-            sets=_settings(sets, secure),
+            sets=_settings(sets, secure, dp, compress),
             precision=precision,
         )
     print_report(report.write_report([folder], folder), folder)
@@ -170,9 +185,14 @@ def tasks() -> None:
         typer.echo(f"{name:{max(map(len, names))}} {task_description(name)}")
 
 
-def _settings(sets: list[str] | None, secure: str | None) -> list[str]:
-    """What the command line changes of the task."""
-    return [*(sets or ()), *([f"secure.name={secure}"] if secure else ())]
+def _settings(
+    sets: list[str] | None, secure: str | None, dp: str | None, compress: str | None
+) -> list[str]:
+    """What the command line changes of the task; `a=1,b=2` are keys of one table."""
+    named = [f"secure.name={secure}"] if secure else []
+    tables = {"dp": dp, "compress": compress}
+    keys = [f"{table}.{key}" for table, text in tables.items() if text for key in text.split(",")]
+    return [*(sets or ()), *named, *keys]
 
 
 @app.command()

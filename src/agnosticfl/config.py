@@ -141,6 +141,8 @@ class Config:
     lanes: int | None = None  # L; as many as suit the model and the device if not given
     devices: int | None = None  # of each process; all if not given
     precision: str = "float32"  # of matrix products: float32, tf32 or bf16
+    dp: Table | None = None  # options of `privacy.differential_privacy`
+    compress: Table | None = None  # options of `compression.compressed`
     metric: str = "loss"  # by which the worst domain is told
     evaluation_every: int = 0  # rounds between two looks at held-out clients; 0 for none
     evaluation_clients: int = 100  # held-out clients looked at, always the same

@@ -5,6 +5,7 @@ config.json    the resolved configuration      metrics.jsonl  a line a round
 engine.json    what the engine chose           tensorboard/   the same, as events
 checkpoints/   the server state                summary.json   what came out; there only when the
                                                               run is complete
+privacy.json   what a differentially private run has spent, charged ahead of the rounds
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from agnosticfl import __version__, checkpoint, ledger, processes, tree
+from agnosticfl import __version__, checkpoint, ledger, privacy, processes, tree
 from agnosticfl.algorithm import Algorithm, RoundInfo
 from agnosticfl.build import Parts, build
 from agnosticfl.config import Config, first_difference
@@ -87,11 +88,13 @@ def run(
         if first:
             state = checkpoint.restore(out / "checkpoints", state, say) or state
         state = processes.arrays_from_first(state)
+    charge = _charging(config, parts, out, state)
     domains = parts.data.train.domains
     with contextlib.ExitStack() as stack:
         sinks = [stack.enter_context(start(config, out, say)) for start in starts if first]
         book = Tracker(out, domains, int(state.round), sinks) if first else None
         stack.callback(lambda: book and book.close())
+        charge(_next_checkpoint(config, int(state.round)))
         try:
             with processes.noticing_losses():
                 for latest, record in _rounds(config, parts, look, state):
@@ -103,6 +106,8 @@ def run(
                     stop = processes.any_of_them(should_stop())
                     if book and (done or stop or record["round"] % config.checkpoint_every == 0):
                         _save(out, book, state)
+                        t = record["round"]
+                        charge(t if stop else _next_checkpoint(config, t))
                     if stop and not done:
                         raise Stopped(f"stopped after round {record['round']} of {config.rounds}")
         except processes.Lost as lost:
@@ -111,6 +116,8 @@ def run(
             again = "start all processes again with --resume to go on"
             raise processes.Lost(f"{lost} after round {int(state.round)}; {again}") from lost
         summary = processes.from_first(lambda: _summary(config, parts, state, read_records(out)))
+        if parts.privacy is not None:
+            summary["privacy"] = privacy.statement(parts.privacy, state, config.rounds)
         for sink in sinks:
             sink(config.rounds, scalars({"test": summary["test"]}, domains))
     if first:
@@ -150,6 +157,28 @@ def _open_folder(config: Config, parts: Parts, out: Path, resume: bool) -> bool:
 
 def _leftover(path: Path) -> bool:
     return path.suffix == ".tmp" or path.name == "engine.json"
+
+
+def _charging(config: Config, parts: Parts, out: Path, state: ServerState) -> Callable[[int], None]:
+    """Writes down what a private run has spent; refuses one that would go past its budget.
+
+    Rounds are charged before they run, so that a crash leaves no statement that is too small. Those
+    that a resume repeats have the same noise, and cost nothing more.
+    """
+    if parts.privacy is None:
+        return lambda _: None
+    private = parts.privacy
+    privacy.check_state(private, state, config.rounds)
+
+    def charge(rounds: int) -> None:
+        if processes.is_first():
+            write_json(out / "privacy.json", privacy.statement(private, state, rounds))
+
+    return charge
+
+
+def _next_checkpoint(config: Config, t: int) -> int:
+    return min(t + config.checkpoint_every - t % config.checkpoint_every, config.rounds)
 
 
 def _rounds(

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Smaller uploads: updates in a few bits, or only their largest numbers.
+
+Only β^k Δ^k is compressed; β^k, L^k and N^k are 1 + 2p numbers and stay exact. Each client has
+steps or places of its own, so its message must be opened before it is added: not under the masks of
+a secure sum.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from agnosticfl import tree
+from agnosticfl.channel import Channel, ChannelBuilder, ClientSum, Decoded
+from agnosticfl.errors import check
+
+LARGEST_SIDE = 64  # numbers are rotated in blocks of side², whose Hadamard matrix is a product
+BITS = (4, 8)
+
+
+class Rounded(NamedTuple):
+    """A message in few bits: each block has a lowest value and a step of its own."""
+
+    levels: Array  # [blocks, …] uint8; two of 4 bits in each
+    lowest: Array  # [blocks]
+    step: Array  # [blocks]
+    beta: Array
+    domain_loss: Array
+    domain_count: Array
+    left_out: Array  # uint8
+
+
+class Largest(NamedTuple):
+    """A message of the largest numbers of an update."""
+
+    values: Array  # [k]
+    place: Array  # [k] int32
+    beta: Array
+    domain_loss: Array
+    domain_count: Array
+    left_out: Array  # uint8
+
+
+def compressed(bits: int | None = None, top_k: float | None = None) -> ChannelBuilder:
+    """A task's [compress]: `bits` of `rounded`, or the fraction of `top_k`."""
+    check(
+        (bits is None) != (top_k is None),
+        f"compress: bits is {bits} and top_k {top_k}; give one of them",
+    )
+    return rounded(int(bits)) if bits is not None else largest(float(top_k or 0))
+
+
+def rounded(bits: int) -> ChannelBuilder:
+    """Updates in `bits` bits a number: stochastic rounding after a random rotation.
+
+    The rotation (random signs, then a Hadamard matrix, block by block; Suresh et al. 2017) spreads
+    what a few numbers hold over the whole block, so that the range of a block, which sets the step,
+    is small. Rounding up or down at random has the right mean, so the sum is unbiased; the error of
+    a number is below its block's step, (highest − lowest) / (2^bits − 1).
+    """
+    check(bits in BITS, f"compress: bits is {bits}; it must be one of {BITS}")
+
+    def build(like: ClientSum) -> Channel:
+        size = tree.size(like.weighted_delta)
+        block = block_size(size)
+        blocks = -(-size // block)
+        flatten, unflatten = _flattening(like.weighted_delta)
+
+        def encode(state: Array, sums: ClientSum, key: Array) -> Rounded:
+            flat = jnp.pad(flatten(sums.weighted_delta), (0, blocks * block - size))
+            turned = rotate(flat.reshape(blocks, block) * _signs(state, blocks, block))
+            levels, lowest, step = round_randomly(turned, bits, key)
+            return Rounded(pack(levels, bits), lowest, step, *_exact(sums))
+
+        def summand(message: Rounded) -> ClientSum:
+            levels = unpack(message.levels, bits).astype(jnp.float32)
+            turned = message.lowest[:, None] + message.step[:, None] * levels
+            return _with_exact(turned, message)
+
+        def decode(state: Array, total: ClientSum, key: Array) -> Decoded:
+            del key
+            flat = (rotate(total.weighted_delta) * _signs(state, blocks, block)).ravel()[:size]
+            return Decoded(total._replace(weighted_delta=unflatten(flat)), state + 1, {})
+
+        return Channel(lambda: jnp.uint32(1), encode, summand, decode)
+
+    return build
+
+
+def block_size(size: int) -> int:
+    """Numbers in a block, a power of four that is not much larger than a small model."""
+    side = 2
+    while side**2 < size and side < LARGEST_SIDE:
+        side *= 2
+    return side**2
+
+
+def rotate(blocks: Array) -> Array:
+    """Each row by the orthonormal Hadamard matrix, which is its own inverse."""
+    side = math.isqrt(blocks.shape[1])
+    hadamard = np.ones((1, 1), np.float32)
+    while len(hadamard) < side:
+        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
+    hadamard = jnp.asarray(hadamard / np.float32(math.sqrt(side)))
+    square = blocks.reshape(-1, side, side)
+    precise = jax.lax.Precision.HIGHEST
+    turned = jnp.einsum("ab,nbc,cd->nad", hadamard, square, hadamard, precision=precise)
+    return turned.reshape(blocks.shape)
+
+
+def round_randomly(values: Array, bits: int, key: Array) -> tuple[Array, Array, Array]:
+    """Each row as levels 0 … 2^bits − 1 from its lowest to its highest value, and these two."""
+    most = 2**bits - 1
+    lowest = jnp.min(values, axis=1)
+    step = (jnp.max(values, axis=1) - lowest) / most
+    exact = tree.divide(values - lowest[:, None], jnp.broadcast_to(step[:, None], values.shape))
+    levels = jnp.floor(exact + jax.random.uniform(key, values.shape))
+    return jnp.clip(levels, 0, most).astype(jnp.uint8), lowest, step
+
+
+def pack(levels: Array, bits: int) -> Array:
+    """Levels of 4 bits two in a byte; those of 8 as they are."""
+    if bits == 8:
+        return levels
+    return levels[:, ::2] | levels[:, 1::2] << 4
+
+
+def unpack(packed: Array, bits: int) -> Array:
+    """The inverse of `pack`."""
+    if bits == 8:
+        return packed
+    return jnp.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)
+
+
+def largest(fraction: float) -> ChannelBuilder:
+    """Only the k largest numbers of an update are sent; what is not is made up for later.
+
+    Error feedback in the form of EF21 (Richtárik, Sokolov and Fatkhullin 2021), with one memory h
+    at the server: the mean update as it last knew it. It goes down with w; a client sends the k
+    largest numbers of β^k (Δ^k − h), and the server adds Σ_k β^k h to the sum. A number that is not
+    sent is thus as h has it, and comes when its error is among the largest. A memory at each client
+    would cost no download, but most clients of a large federation take part once.
+
+    Args:
+      fraction: k, as a part of |W|.
+    """
+    check(0 < fraction < 1, f"compress: top_k is {fraction}; it must lie between 0 and 1")
+
+    def build(like: ClientSum) -> Channel:
+        size = tree.size(like.weighted_delta)
+        k = max(round(fraction * size), 1)
+        flatten, unflatten = _flattening(like.weighted_delta)
+
+        def encode(memory: Array, sums: ClientSum, key: Array) -> Largest:
+            del key
+            news = flatten(sums.weighted_delta) - sums.beta * memory
+            _, place = jax.lax.top_k(jnp.abs(news), k)
+            return Largest(news[place], place.astype(jnp.int32), *_exact(sums))
+
+        def summand(message: Largest) -> ClientSum:
+            news = jnp.zeros(size).at[message.place].set(message.values)
+            return _with_exact(news, message)
+
+        def decode(memory: Array, total: ClientSum, key: Array) -> Decoded:
+            del key
+            flat = total.weighted_delta + total.beta * memory
+            mean = tree.divide(flat, jnp.broadcast_to(total.beta, flat.shape))
+            memory = jnp.where(total.beta > 0, mean, memory)
+            return Decoded(total._replace(weighted_delta=unflatten(flat)), memory, {})
+
+        return Channel(lambda: jnp.zeros(size), encode, summand, decode)
+
+    return build
+
+
+def _exact(sums: ClientSum) -> tuple[Array, Array, Array, Array]:
+    """What is sent as it is; a client left out says so in one byte."""
+    left_out = sums.left_out.astype(jnp.uint8)
+    return sums.beta, sums.domain_loss, sums.domain_count, left_out
+
+
+def _with_exact(update: Array, message: Rounded | Largest) -> ClientSum:
+    exact = (message.beta, message.domain_loss, message.domain_count)
+    return ClientSum(update, *exact, message.left_out.astype(jnp.float32))
+
+
+def _signs(number: Array, blocks: int, block: int) -> Array:
+    """The round's random signs, known to everybody."""
+    return jax.random.rademacher(jax.random.key(number), (blocks, block), jnp.float32)
+
+
+def _flattening(like: Any) -> tuple[Callable[[Any], Array], Callable[[Array], Any]]:
+    """A tree of these shapes as one vector, and back."""
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
+    return lambda full: ravel_pytree(full)[0], ravel_pytree(zeros)[1]
