@@ -58,7 +58,7 @@ def losses_after(transform: LossTransform, *rounds: DomainStats) -> np.ndarray:
 
 @given(
     st.lists(st.floats(-3, 3, width=32), min_size=4, max_size=4),
-    st.floats(0.125, 1, width=32),
+    st.floats(0.125, 3, width=32),
     st.lists(st.booleans(), min_size=4, max_size=4).filter(any),
 )
 def test_a_projection_is_the_nearest_point(values: list[float], mass: float, where: list[bool]):

@@ -284,10 +284,12 @@ def test_a_task_file_is_read_back_or_refused(tmp_path: Path):
         read_task(tmp_path)
 
 
-def test_target_only_is_not_deployed():
-    config = resolve("toy", "fedavg-target", "centre 1")
-    with pytest.raises(BadInput, match="fedavg-target cannot be deployed"):
-        federated_config(config, 3)
+@pytest.mark.parametrize(
+    ("name", "target"), [("fedavg-target", "centre 1"), ("drfa", None), ("q-fedavg", None)]
+)
+def test_algorithms_with_rounds_of_their_own_are_not_deployed(name: str, target: str | None):
+    with pytest.raises(BadInput, match=f"{name} cannot be deployed"):
+        federated_config(resolve("toy", name, target), 3)
 
 
 def test_options_that_would_do_nothing_are_refused(tmp_path: Path):

@@ -46,7 +46,7 @@ def jax_client(call: Call) -> "ClientSum":
     import jax.numpy as jnp
 
     from agnosticfl import engine as engines
-    from agnosticfl.build import build_named, build_optimizer
+    from agnosticfl.build import build_client_optimizer, build_named
     from agnosticfl.client import ClientWork, check_work
     from agnosticfl.deploy import wire
     from agnosticfl.engine import Broadcast
@@ -55,9 +55,10 @@ def jax_client(call: Call) -> "ClientSum":
 
     config = call.config
     model = build_named(config.model, MODELS, "model")
-    optimizer = build_optimizer(config.client_optimizer, "client_optimizer")
+    optimizer = build_client_optimizer(config.client_optimizer)
     p = call.data.num_domains
     work = ClientWork(model, optimizer, p, config.batch_size, config.epochs, config.normalisation)
+    work = work._replace(local_steps=config.local_steps)
     engine = engines.auto(check_work(work), call.data, lambda _: np.array([call.client]), call.seed)
     params = wire.from_named(call.params, jax.eval_shape(model.init, jax.random.key(0)))
     total = in_precision(engine.compile(engine.sum_over_clients), config.precision)

@@ -41,7 +41,12 @@ def federated_config(config: Config, nodes: int) -> Config:
     Every node is one client and all that are connected are alike to the server, so the task's own
     ways to sample and to compute have no meaning here. The state is saved after every round.
     """
-    check(config.target is None, "fedavg-target cannot be deployed; use afa or fedavg")
+    alone = ("fedavg-target", "drfa", "q-fedavg")  # these talk to clients in ways of their own
+    check(
+        config.algorithm not in alone,
+        f"{config.algorithm} cannot be deployed; use afa, fedavg or another that is not one of"
+        f" {', '.join(alone)}",
+    )
     return dataclasses.replace(
         config,
         clients_per_round=nodes,

@@ -9,12 +9,12 @@ def project(values: Array, mass: Array, where: Array) -> Array:
     """The point of {x ≥ 0, Σ x_i = mass} nearest to `values` (Duchi et al. 2008).
 
     x_i = max(v_i − θ, 0), with θ found by sorting. Numbers for which `where` is false are left out,
-    and come back as 0. The mass is at most 1.
+    and come back as 0.
     """
-    # Only numbers within `mass` of the largest can end above 0; others lie at −2, so that no sum
-    # of huge numbers loses the small ones.
+    # Only numbers within `mass` of the largest can end above 0; others lie one below that, so that
+    # no sum of huge numbers loses the small ones.
     values = values - jnp.max(values, where=where, initial=-jnp.inf)
-    values = jnp.where(where, jnp.maximum(values, -2.0), -2.0)
+    values = jnp.where(where, jnp.maximum(values, -mass - 1), -mass - 1)
     falling = -jnp.sort(-values)
     number = jnp.arange(1.0, values.size + 1)
     thresholds = (jnp.cumsum(falling) - mass) / number
