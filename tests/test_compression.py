@@ -219,6 +219,7 @@ def test_training_goes_on_under_compression(builder: ChannelBuilder, near: float
         (["compress.top_k=1.5"], "top_k is 1.5; it must lie between 0 and 1"),
         (["compress.bit=8"], "unknown option of compress 'bit'; did you mean 'bits'"),
         (["compress.bits=8", "dp.epsilon=50", "dp.delta=1e-3"], "makes it longer; not with dp"),
+        (["compress.bits=8", "secure.name=simulate"], "cannot be added while masked; not secure"),
     ],
 )
 def test_bad_settings_are_refused(sets: list[str], message: str):

@@ -18,7 +18,7 @@ from scipy import stats
 
 from agnosticfl import agnostic_fedavg, fedavg, tree
 from agnosticfl.build import build
-from agnosticfl.channel import ClientSum
+from agnosticfl.channel import ClientSum, message_shapes
 from agnosticfl.client import contribution_shapes
 from agnosticfl.config import resolve
 from agnosticfl.engine import padded
@@ -427,3 +427,13 @@ def test_an_attacker_finds_no_more_than_is_claimed(cohort: int, rounds: int, noi
     claimed = accounting.spent(privacy.budget, noise, rounds)
     found = audited_epsilon(privacy, clients, cohort, rounds, delta, trials=4000)
     assert 0.5 < found < claimed  # an attack that finds nothing would prove nothing
+
+
+def test_under_secure_aggregation_the_clients_add_the_noise():
+    sets = ["secure.name=simulate", "dp.epsilon=50", "dp.delta=1e-3", "engine=padded"]
+    with pytest.raises(BadInput, match="mode must be 'distributed'"):
+        build(resolve("toy", rounds=3, sets=sets))
+    parts = build(resolve("toy", rounds=3, sets=[*sets, "dp.mode=distributed"]))
+    shapes = contribution_shapes(parts.model, 5)
+    message = message_shapes(parts.algorithm.channel, shapes)
+    assert {leaf.dtype for leaf in jax.tree.leaves(message)} == {jnp.dtype("int32")}
