@@ -76,7 +76,8 @@ def simulate(folder: Path, config: Config, clients: int = NODES) -> list[dict[st
     """A run in the simulator, with the clients of the first nodes."""
 
     def make(config: Config, *_: Any) -> Any:
-        model, data, _ = build(config)
+        parts = build(config)
+        model, data = parts.model, parts.data
         train = dealt(data.train, NODES)
         keep = np.arange(NODES) < clients
         rows = np.repeat(keep, train.sizes)
@@ -284,10 +285,13 @@ def test_a_task_file_is_read_back_or_refused(tmp_path: Path):
         read_task(tmp_path)
 
 
-def test_target_only_is_not_deployed():
+def test_what_is_more_than_one_sum_is_not_deployed():
     config = resolve("toy", "fedavg-target", "centre 1")
-    with pytest.raises(BadInput, match="fedavg-target cannot be deployed"):
+    with pytest.raises(BadInput, match="'fedavg-target' cannot be deployed"):
         federated_config(config, 3)
+    private = resolve("toy", sets=["dp.epsilon=8.0"])
+    with pytest.raises(BadInput, match="dp cannot be deployed yet"):
+        federated_config(private, 3)
 
 
 def test_options_that_would_do_nothing_are_refused(tmp_path: Path):

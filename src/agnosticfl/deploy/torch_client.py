@@ -73,15 +73,15 @@ def torch_client(
         steps = (optimizer or named_optimizer(config.client_optimizer))(module.parameters())
         number, length = np.array([call.client]), np.array([size])
         order = torch.tensor(example_order(call.seed, call.round, number, length, size)[0])
-        for _ in range(config.epochs):
-            for rows in order.split(config.batch_size):
-                weight = alpha[domain[rows]]
-                divisor = beta if config.normalisation == "client" else weight.sum()
-                if not divisor > tree.SMALLEST:
-                    continue
-                steps.zero_grad()
-                (weight / divisor @ losses(rows)).backward()
-                steps.step()
+        batches = config.epochs * list(order.split(config.batch_size)) if size else []
+        for rows in batches[: config.local_steps]:
+            weight = alpha[domain[rows]]
+            divisor = beta if config.normalisation == "client" else weight.sum()
+            if not divisor > tree.SMALLEST:
+                continue
+            steps.zero_grad()
+            (weight / divisor @ losses(rows)).backward()
+            steps.step()
         trained = {name: jnp.asarray(array) for name, array in named_arrays(module).items()}
         before = {name: jnp.asarray(call.params[name]) for name in trained}
         return contribution(before, trained, *(jnp.asarray(x.numpy()) for x in (beta, loss, count)))
