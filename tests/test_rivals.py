@@ -324,7 +324,9 @@ def test_l2_pulls_towards_zero():
     optimizer = build_client_optimizer({"name": "sgd", "learning_rate": 0.1, "l2": 0.5})
     w = jnp.array([2.0, -4.0])
     updates, _ = optimizer.update(jnp.array([1.0, 0.0]), optimizer.init(w), w)
-    np.testing.assert_allclose(updates, [-0.1 * (1 + 0.5 * 2), -0.1 * 0.5 * -4], rtol=1e-6)
+    np.testing.assert_allclose(
+        np.asarray(updates), [-0.1 * (1 + 0.5 * 2), -0.1 * 0.5 * -4], rtol=1e-6
+    )
     with pytest.raises(BadInput, match=r"l2 strength \(ρ\) is -1"):
         build_client_optimizer({"name": "sgd", "learning_rate": 0.1, "l2": -1.0})
 

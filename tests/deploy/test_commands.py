@@ -89,6 +89,11 @@ def test_the_keys_are_such_that_tls_takes_them(tmp_path: Path):
     assert (tmp_path / "server.key").stat().st_mode & 0o777 == 0o600
 
 
+def _options(*names: str) -> list[str]:
+    """Each of these options with some value."""
+    return [word for name in names for word in (f"--{name}", "x")]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -96,23 +101,7 @@ def test_the_keys_are_such_that_tls_takes_them(tmp_path: Path):
         (("local", "toy", "--nodes", "99"), "nodes is 99; it must be from 1 to"),
         (("server", "nowhere", "--keys", "k", "--out", "o"), "is no task of a federation"),
         (
-            (
-                *[
-                    "client",
-                    "--server",
-                    "a:1",
-                    "--ca",
-                    "c",
-                    "--app",
-                    "a",
-                    "--key",
-                    "k",
-                    "--data",
-                    "d",
-                    "--when",
-                    "asleep",
-                ],
-            ),
+            ("client", *_options("server", "ca", "app", "key", "data"), "--when", "asleep"),
             "unknown condition 'asleep'",
         ),
     ],

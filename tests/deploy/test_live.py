@@ -241,7 +241,7 @@ def test_a_node_killed_in_mid_round_is_left_out_and_comes_back(
     finally:
         federation.start_node(3)
     assert_close(read_records(out), simulated(3))
-    assert "no longer waited for" in log_of(out)
+    assert "client 3 is dropped: masked vectors: no reply" in log_of(out)
 
 
 @pytest.mark.slow

@@ -76,7 +76,8 @@ def simulate(folder: Path, config: Config, clients: int = NODES) -> list[dict[st
     """A run in the simulator, with the clients of the first nodes."""
 
     def make(config: Config, *_: Any) -> Any:
-        model, data, _ = build(config)
+        parts = build(config)
+        model, data = parts.model, parts.data
         train = dealt(data.train, NODES)
         keep = np.arange(NODES) < clients
         rows = np.repeat(keep, train.sizes)
@@ -288,8 +289,14 @@ def test_a_task_file_is_read_back_or_refused(tmp_path: Path):
     ("name", "target"), [("fedavg-target", "centre 1"), ("drfa", None), ("q-fedavg", None)]
 )
 def test_algorithms_with_rounds_of_their_own_are_not_deployed(name: str, target: str | None):
-    with pytest.raises(BadInput, match=f"{name} cannot be deployed"):
+    with pytest.raises(BadInput, match=f"'{name}' cannot be deployed"):
         federated_config(resolve("toy", name, target), 3)
+
+
+def test_a_private_run_is_not_deployed():
+    private = resolve("toy", sets=["dp.epsilon=8.0"])
+    with pytest.raises(BadInput, match="dp cannot be deployed yet"):
+        federated_config(private, 3)
 
 
 def test_options_that_would_do_nothing_are_refused(tmp_path: Path):

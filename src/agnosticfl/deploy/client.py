@@ -55,10 +55,15 @@ def jax_client(call: Call) -> "ClientSum":
 
     config = call.config
     model = build_named(config.model, MODELS, "model")
-    optimizer = build_client_optimizer(config.client_optimizer)
-    p = call.data.num_domains
-    work = ClientWork(model, optimizer, p, config.batch_size, config.epochs, config.normalisation)
-    work = work._replace(local_steps=config.local_steps)
+    work = ClientWork(
+        model,
+        build_client_optimizer(config.client_optimizer),
+        call.data.num_domains,
+        config.batch_size,
+        config.epochs,
+        config.normalisation,
+        local_steps=config.local_steps,
+    )
     engine = engines.auto(check_work(work), call.data, lambda _: np.array([call.client]), call.seed)
     params = wire.from_named(call.params, jax.eval_shape(model.init, jax.random.key(0)))
     total = in_precision(engine.compile(engine.sum_over_clients), config.precision)
@@ -74,7 +79,7 @@ def answer(call: Call, sums: "ClientSum", state: Mapping[str, np.ndarray]) -> di
     from agnosticfl.deploy import wire
     from agnosticfl.engine.seam import client_key
 
-    channel = build_channel(call.config)(jax.eval_shape(lambda: sums))
+    channel = build_channel(call.config, None)(jax.eval_shape(lambda: sums))
     key = jax.random.fold_in(client_key(call.seed, call.round, call.client), ENCODE)
     return wire.pack(channel.encode(wire.from_named(state, channel.init()), sums, key))
 

@@ -10,6 +10,7 @@ from agnosticfl.errors import BadInput, check
 from agnosticfl.files import read_json, write_json
 
 FILE = "task.json"
+MORE_THAN_A_SUM = ("fedavg-target", "drfa", "q-fedavg")  # who takes part, or what they add, differs
 NO_PROGRESS = "no progress"  # how the last words of a server begin that gave up
 
 
@@ -41,12 +42,11 @@ def federated_config(config: Config, nodes: int) -> Config:
     Every node is one client and all that are connected are alike to the server, so the task's own
     ways to sample and to compute have no meaning here. The state is saved after every round.
     """
-    alone = ("fedavg-target", "drfa", "q-fedavg")  # these talk to clients in ways of their own
     check(
-        config.algorithm not in alone,
-        f"{config.algorithm} cannot be deployed; use afa, fedavg or another that is not one of"
-        f" {', '.join(alone)}",
+        config.algorithm not in MORE_THAN_A_SUM,
+        f"algorithm {config.algorithm!r} cannot be deployed: its rounds are more than one sum",
     )
+    check(config.dp is None, "dp cannot be deployed yet; it can be simulated")
     return dataclasses.replace(
         config,
         clients_per_round=nodes,

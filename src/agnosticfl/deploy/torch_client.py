@@ -13,7 +13,6 @@ The parameters have the names that the module gives them, so a module of another
 same names and shapes can take part in the same federation.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -74,8 +73,8 @@ def torch_client(
         steps = (optimizer or named_optimizer(config.client_optimizer))(module.parameters())
         number, length = np.array([call.client]), np.array([size])
         order = torch.tensor(example_order(call.seed, call.round, number, length, size)[0])
-        batches = itertools.chain(*[order.split(config.batch_size)] * config.epochs)
-        for rows in itertools.islice(batches, config.local_steps):
+        batches = config.epochs * list(order.split(config.batch_size)) if size else []
+        for rows in batches[: config.local_steps]:
             weight = alpha[domain[rows]]
             divisor = beta if config.normalisation == "client" else weight.sum()
             if not divisor > tree.SMALLEST:
