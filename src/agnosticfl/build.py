@@ -201,7 +201,7 @@ def build_engine(config: Config, lanes: int | None, tuner: Tuner | None) -> Engi
     return engine
 
 
-def build_channel(config: Config, privacy: Privacy | None) -> ChannelBuilder:
+def build_channel(config: Config, privacy: Privacy | None = None) -> ChannelBuilder:
     """What happens to contributions on their way into the sum."""
     if config.compress is not None:
         check(privacy is None, "compress: rounding a clipped update makes it longer; not with dp")

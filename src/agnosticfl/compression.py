@@ -24,6 +24,18 @@ LARGEST_SIDE = 64  # numbers are rotated in blocks of side², whose Hadamard mat
 BITS = (4, 8)
 
 
+class Turn(NamedTuple):
+    """What all know of a round's rotation."""
+
+    number: Array  # from which its signs follow
+
+
+class Memory(NamedTuple):
+    """What the server remembers for `largest`."""
+
+    mean: Array  # h, [|W|]
+
+
 class Rounded(NamedTuple):
     """A message in few bits: each block has a lowest value and a step of its own."""
 
@@ -72,7 +84,7 @@ def rounded(bits: int) -> ChannelBuilder:
         blocks = -(-size // block)
         flatten, unflatten = _flattening(like.weighted_delta)
 
-        def encode(state: Array, sums: ClientSum, key: Array) -> Rounded:
+        def encode(state: Turn, sums: ClientSum, key: Array) -> Rounded:
             flat = jnp.pad(flatten(sums.weighted_delta), (0, blocks * block - size))
             turned = rotate(flat.reshape(blocks, block) * _signs(state, blocks, block))
             levels, lowest, step = round_randomly(turned, bits, key)
@@ -83,12 +95,13 @@ def rounded(bits: int) -> ChannelBuilder:
             turned = message.lowest[:, None] + message.step[:, None] * levels
             return _with_exact(turned, message)
 
-        def decode(state: Array, total: ClientSum, key: Array) -> Decoded:
+        def decode(state: Turn, total: ClientSum, key: Array) -> Decoded:
             del key
             flat = (rotate(total.weighted_delta) * _signs(state, blocks, block)).ravel()[:size]
-            return Decoded(total._replace(weighted_delta=unflatten(flat)), state + 1, {})
+            after = Turn(state.number + 1)
+            return Decoded(total._replace(weighted_delta=unflatten(flat)), after, {})
 
-        return Channel(lambda: jnp.uint32(1), encode, summand, decode)
+        return Channel(lambda: Turn(jnp.uint32(1)), encode, summand, decode)
 
     return build
 
@@ -157,9 +170,9 @@ def largest(fraction: float) -> ChannelBuilder:
         k = max(round(fraction * size), 1)
         flatten, unflatten = _flattening(like.weighted_delta)
 
-        def encode(memory: Array, sums: ClientSum, key: Array) -> Largest:
+        def encode(memory: Memory, sums: ClientSum, key: Array) -> Largest:
             del key
-            news = flatten(sums.weighted_delta) - sums.beta * memory
+            news = flatten(sums.weighted_delta) - sums.beta * memory.mean
             _, place = jax.lax.top_k(jnp.abs(news), k)
             return Largest(news[place], place.astype(jnp.int32), *_exact(sums))
 
@@ -167,14 +180,14 @@ def largest(fraction: float) -> ChannelBuilder:
             news = jnp.zeros(size).at[message.place].set(message.values)
             return _with_exact(news, message)
 
-        def decode(memory: Array, total: ClientSum, key: Array) -> Decoded:
+        def decode(memory: Memory, total: ClientSum, key: Array) -> Decoded:
             del key
-            flat = total.weighted_delta + total.beta * memory
+            flat = total.weighted_delta + total.beta * memory.mean
             mean = tree.divide(flat, jnp.broadcast_to(total.beta, flat.shape))
-            memory = jnp.where(total.beta > 0, mean, memory)
-            return Decoded(total._replace(weighted_delta=unflatten(flat)), memory, {})
+            after = Memory(jnp.where(total.beta > 0, mean, memory.mean))
+            return Decoded(total._replace(weighted_delta=unflatten(flat)), after, {})
 
-        return Channel(lambda: jnp.zeros(size), encode, summand, decode)
+        return Channel(lambda: Memory(jnp.zeros(size)), encode, summand, decode)
 
     return build
 
@@ -190,9 +203,9 @@ def _with_exact(update: Array, message: Rounded | Largest) -> ClientSum:
     return ClientSum(update, *exact, message.left_out.astype(jnp.float32))
 
 
-def _signs(number: Array, blocks: int, block: int) -> Array:
+def _signs(turn: Turn, blocks: int, block: int) -> Array:
     """The round's random signs, known to everybody."""
-    return jax.random.rademacher(jax.random.key(number), (blocks, block), jnp.float32)
+    return jax.random.rademacher(jax.random.key(turn.number), (blocks, block), jnp.float32)
 
 
 def _flattening(like: Any) -> tuple[Callable[[Any], Array], Callable[[Array], Any]]:

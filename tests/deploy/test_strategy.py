@@ -299,6 +299,13 @@ def test_a_private_run_is_not_deployed():
         federated_config(private, 3)
 
 
+@pytest.mark.parametrize("setting", ["compress.bits=4", "compress.top_k=0.5"])
+def test_compressed_updates_travel_and_add_up_as_in_the_simulator(tmp_path: Path, setting: str):
+    config = federated_config(resolve("toy", rounds=2, sets=[setting]), NODES)
+    play(tmp_path, task=FederatedTask(config, toy().domains))
+    assert_same(read_records(tmp_path / "run"), simulate(tmp_path / "simulated", config))
+
+
 def test_options_that_would_do_nothing_are_refused(tmp_path: Path):
     with pytest.raises(BadInput, match="takes what to do from its config alone"):
         strategy(toy(), tmp_path).start(

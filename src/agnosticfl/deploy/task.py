@@ -46,7 +46,10 @@ def federated_config(config: Config, nodes: int) -> Config:
         config.algorithm not in MORE_THAN_A_SUM,
         f"algorithm {config.algorithm!r} cannot be deployed: its rounds are more than one sum",
     )
-    check(config.dp is None, "dp cannot be deployed yet; it can be simulated")
+    check(
+        config.dp is None,
+        "dp cannot be deployed yet: its noise follows from the run's seed, which the server knows",
+    )
     return dataclasses.replace(
         config,
         clients_per_round=nodes,
