@@ -17,10 +17,11 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from agnosticfl.deploy.client import client_app
+from agnosticfl.deploy.client import Contribute, client_app
 from agnosticfl.deploy.records import REQUEST, ROUND, SECURE, SUM, to_record
 from agnosticfl.deploy.server import play
 from agnosticfl.deploy.task import read_task
+from agnosticfl.deploy.torch_client import torch_client
 from agnosticfl.secure.messages import Unmask, kind_of, pack, parse
 from tests.deploy.clients import numpy_client
 
@@ -30,7 +31,7 @@ class FaultyClient(ClientApp):
 
     def __init__(self, folder: Path):
         super().__init__()
-        self.app = client_app(folder, numpy_client)
+        self.folder, self.app = folder, client_app(folder, numpy_client)
         self.secure = read_task(folder).config.secure is not None
 
     def __call__(self, message: Message, context: Context) -> Message:
@@ -39,6 +40,8 @@ class FaultyClient(ClientApp):
         place, _, what = str(context.run_config["fault"]).partition(":")
         if place != str(context.node_config["partition-id"]):
             return self.app(message, context)
+        if what == "torch":  # no fault: a client of another framework beside the others
+            return client_app(self.folder, torch_toy())(message, context)
         if what == "hang" and message.metadata.message_type == "train":
             time.sleep(600)
         if what == "kill" and message.metadata.message_type == "train":
@@ -49,6 +52,18 @@ class FaultyClient(ClientApp):
         if reply.has_content() and SUM in reply.content:
             SUMS.get(what, lambda _reply, _context: None)(reply, context)
         return reply
+
+
+def torch_toy() -> Contribute:
+    """The toy's client in PyTorch."""
+    import torch
+
+    class Point(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.zeros(()))
+
+    return torch_client(Point, lambda module, e: (e["x"] - module.w) ** 2)
 
 
 def kind(message: Message) -> str:

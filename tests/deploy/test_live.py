@@ -169,6 +169,14 @@ def test_secure_it_is_the_simulation_and_the_server_gets_no_secret(
     assert not [secret for secret in secrets if secret in received]
 
 
+@pytest.mark.slow
+def test_a_client_in_pytorch_takes_part_beside_the_others(federation: Federation, simulated: Any):
+    """Within 2e-6, number by number."""
+    pytest.importorskip("torch", reason="the extra 'torch' is not installed")
+    out = federation.run("torch", fault="3:torch")
+    assert_same(read_records(out), simulated())
+
+
 GAVE_UP = "the run does not go on: failed .*no progress: round 1 was abandoned 1 times"
 FAULTS = {
     "nan": "is refused: a number in its vector is not finite",
@@ -239,6 +247,7 @@ def test_a_node_killed_in_mid_round_is_left_out_and_comes_back(
     try:
         out = federation.run("killed", secure=True, fault="3:hang")
     finally:
+        node.stop()
         federation.start_node(3)
     assert_close(read_records(out), simulated(3))
     assert "client 3 is dropped: masked vectors: no reply" in log_of(out)

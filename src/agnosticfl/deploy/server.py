@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's side of a federation: a Flower ServerApp that plays a run and keeps its folder."""
 
+import fcntl
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,6 +58,8 @@ def play(
     out.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(out.with_name(f"{out.name}.log"))
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    # A ServerApp that lost its SuperLink may live on for a moment: one at a time in a run folder.
+    fcntl.flock(handler.stream, fcntl.LOCK_EX)
     LOG.addHandler(handler)
     try:
         strategy = make_strategy(task, options, policy, out, model)
