@@ -8,9 +8,8 @@
 WORKLOADS.py has `make(task, seed)` with clients' arrays, hyper-parameters and `round_clients(t)`.
 A peer's script runs in an environment of its own, is called with `--task --rounds --json`, and
 writes `median_s_per_round`. All take turns, `repeats` times, so that the machine's mood hits them
-alike. An engine can carry options: `lanes:25` has 25 lanes, `lanes:5/stacked` takes another form of
-the model. `--bare` is the same forward passes and gradient steps called one by one with nothing
-around them. `--trace` writes a profile of two rounds and sums it up.
+alike. The engine `lanes:25` has 25 lanes. `--bare` is the same forward passes and gradient steps
+called one by one with nothing around them. `--trace` writes a profile of two rounds and sums it up.
 """
 
 import argparse
@@ -23,7 +22,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,8 +29,6 @@ from typing import Any
 import bare
 import costs
 import jax
-import models
-import numpy as np
 import optax
 from bare import federated
 
@@ -40,20 +36,12 @@ from agnosticfl import agnostic_fedavg, exponentiated_gradient
 from agnosticfl.algorithm import Algorithm
 from agnosticfl.engine import ENGINES
 from agnosticfl.engine.seam import EngineBuilder
+from agnosticfl.experiment import played
 from agnosticfl.model import Model
 from agnosticfl.models import cnn, lstm, point
 from agnosticfl.precision import PRECISIONS, model_in_precision
 
-MODELS: dict[str, dict[str, Callable[[], Model]]] = {
-    "toy": {"": point},
-    "emnist": {"": cnn},
-    "stackoverflow": {
-        "": lstm,
-        "unrolled": lambda: models.lstm(lambda wh, z: models.time_loop(wh, z, 20)),
-        "stacked": lambda: models.lstm(models.stacked_time_loop()),
-        "stacked-unrolled": lambda: models.lstm(models.stacked_time_loop(20)),
-    },
-}
+MODELS: dict[str, Callable[[], Model]] = {"toy": point, "emnist": cnn, "stackoverflow": lstm}
 
 
 def main() -> None:
@@ -106,10 +94,9 @@ class Clock:
     """One engine on one workload: `seconds` gives those of one round after another."""
 
     def __init__(self, workload: Any, engine: str, options: argparse.Namespace):
-        name, _, variant = engine.partition("/")
         self.workload, self.trace = workload, options.trace
-        self.model = MODELS[workload.name][variant]()
-        self.algorithm = make_algorithm(workload, self.model, name, options.precision)
+        self.model = MODELS[workload.name]()
+        self.algorithm = make_algorithm(workload, self.model, engine, options.precision)
         self.seconds = timed(self.algorithm)
         self.first_call_s = next(self.seconds)
         next(self.seconds)
@@ -140,18 +127,9 @@ class Clock:
 
 
 def timed(algorithm: Algorithm) -> Iterator[float]:
-    """Seconds a round, for ever. The first one has the compilation in it."""
-    state = algorithm.init()
-    while True:
-        started = time.perf_counter()
-        if algorithm.block is None:
-            state, _ = algorithm.round(state, algorithm.cohort(int(state.round) + 1))
-            jax.block_until_ready(state)
-            yield time.perf_counter() - started
-        else:
-            states, _ = jax.device_get(algorithm.block(state))
-            state = jax.tree.map(lambda leaf: np.asarray(leaf[-1]), states)
-            yield (time.perf_counter() - started) / len(states.round)
+    """Seconds a round, for ever, as a run plays them. The first one has the compilation in it."""
+    for _, _, seconds in played(algorithm, algorithm.init(), range(1, sys.maxsize)):
+        yield seconds
 
 
 def make_algorithm(
@@ -224,7 +202,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("workloads", help="a file with make(task, seed)")
     parser.add_argument("--task", nargs="+", default=["toy"], choices=list(MODELS))
-    parser.add_argument("--engine", nargs="+", default=["auto"], metavar="NAME[:LANES][/MODEL]")
+    parser.add_argument("--engine", nargs="+", default=["auto"], metavar="NAME[:LANES]")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json")

@@ -188,8 +188,8 @@ def _rounds(
     report = ledger.bytes_per_report(state)
     clients, reporting = parts.algorithm.clients_per_round, parts.algorithm.reporting_clients
     rounds = range(int(state.round) + 1, config.rounds + 1)
-    played = _played(parts.algorithm, state, rounds)
-    for t, (after, info, seconds) in zip(rounds, played, strict=True):
+    done = played(parts.algorithm, state, rounds)
+    for t, (after, info, seconds) in zip(rounds, done, strict=True):
         parts.data.release()
         yield (
             after,
@@ -220,7 +220,7 @@ def _lookout(config: Config, parts: Parts) -> Lookout:
     return lambda t, params: {"heldout": measure(params)} if t % every == 0 else {}
 
 
-def _played(
+def played(
     algorithm: Algorithm, state: ServerState, rounds: range
 ) -> Iterator[tuple[ServerState, RoundInfo, float]]:
     """State, info and seconds of one round after another."""
