@@ -127,9 +127,15 @@ class Clock:
 
 
 def timed(algorithm: Algorithm) -> Iterator[float]:
-    """Seconds a round, for ever, as a run plays them. The first one has the compilation in it."""
+    """Seconds a round, for ever, as a run plays them: a number a round, or one a block of rounds.
+
+    The first one has the compilation in it.
+    """
+    before = None
     for _, _, seconds in played(algorithm, algorithm.init(), range(1, sys.maxsize)):
-        yield seconds
+        if algorithm.block is None or seconds != before:
+            yield seconds
+        before = seconds
 
 
 def make_algorithm(
