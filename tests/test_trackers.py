@@ -80,7 +80,10 @@ def test_mlflow_gets_every_round_in_one_run(tmp_path: Path, monkeypatch: pytest.
 
 def history(data: bytes) -> Iterator[dict[str, Any]]:
     """The rows in a .wandb file: LevelDB's log, blocks of 32 KiB, after a header of 7 bytes."""
-    from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue]
+    # It is an extra, and its own types do not know what protobuf makes.
+    from wandb.proto.wandb_internal_pb2 import (  # pyright: ignore[reportMissingImports]
+        Record,  # pyright: ignore[reportAttributeAccessIssue]
+    )
 
     place, parts = 7, b""
     while place + 7 <= len(data):

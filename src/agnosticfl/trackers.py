@@ -35,7 +35,7 @@ def tracker(name: str) -> Start:
 def mlflow() -> Start:
     """A run of the experiment `agnosticfl-TASK`."""
     library = require("mlflow", "--track mlflow", "mlflow")
-    from mlflow.entities import Metric, Param
+    from mlflow.entities import Metric, Param  # pyright: ignore[reportMissingImports]
 
     @contextlib.contextmanager
     def start(config: Config, folder: Path, say: Say) -> Generator[Sink]:

@@ -56,9 +56,9 @@ class FaultyClient(ClientApp):
 
 def torch_toy() -> Contribute:
     """The toy's client in PyTorch."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
-    class Point(torch.nn.Module):
+    class Point(torch.nn.Module):  # pyright: ignore[reportUntypedBaseClass]
         def __init__(self) -> None:
             super().__init__()
             self.w = torch.nn.Parameter(torch.zeros(()))

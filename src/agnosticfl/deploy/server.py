@@ -59,6 +59,7 @@ def play(
     handler = logging.FileHandler(out.with_name(f"{out.name}.log"))
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     # A ServerApp that lost its SuperLink may live on for a moment: one at a time in a run folder.
+    assert handler.stream is not None
     fcntl.flock(handler.stream, fcntl.LOCK_EX)
     LOG.addHandler(handler)
     try:
