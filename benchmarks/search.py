@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agnosticfl.config import resolve
+from agnosticfl.errors import check
 from agnosticfl.evaluate import Worst, worst_domain
 from agnosticfl.metrics import kind
 
@@ -52,8 +53,9 @@ def measure(options: argparse.Namespace, settings: tuple[str, ...]) -> Result:
     summary = folder / "summary.json"
     if not summary.exists():
         return Result(settings, None)
-    heldout = json.loads(summary.read_text(encoding="utf-8"))["heldout"]
-    worst = worst_domain(heldout, metric_of(options))
+    found = json.loads(summary.read_text(encoding="utf-8"))
+    check("heldout" in found, f"the data of {options.task} has no split 'heldout' to search on")
+    worst = worst_domain(found["heldout"], metric_of(options))
     return Result(settings, worst if math.isfinite(worst.value) else None)
 
 

@@ -98,8 +98,8 @@ def run(
     from agnosticfl.cache import cache_folder
     from agnosticfl.console import print_report, stop_on_signals, watched_run
 
-    settings = _settings(sets, secure, dp, compress)
-    config = configs.resolve(task, algorithm, target, seed, rounds, settings, precision)
+    settings = _settings(sets, secure, dp, compress, precision)
+    config = configs.resolve(task, algorithm, target, seed, rounds, settings)
     for setting in settings:
         check(
             configs.has_effect(config, setting), f"--set {setting} has no effect on {algorithm!r}"
@@ -154,8 +154,7 @@ def compare(
             seeds=seeds,
             target=target,
             rounds=rounds,
-            sets=_settings(sets, secure, dp, compress),
-            precision=precision,
+            sets=_settings(sets, secure, dp, compress, precision),
         )
     print_report(report.write_report([folder], folder), folder)
 
@@ -186,10 +185,15 @@ def tasks() -> None:
 
 
 def _settings(
-    sets: list[str] | None, secure: str | None, dp: str | None, compress: str | None
+    sets: list[str] | None,
+    secure: str | None,
+    dp: str | None,
+    compress: str | None,
+    precision: str | None,
 ) -> list[str]:
     """What the command line changes of the task; `a=1,b=2` are keys of one table."""
-    named = [f"secure.name={secure}"] if secure else []
+    values = {"secure.name": secure, "precision": precision}
+    named = [f"{key}={value}" for key, value in values.items() if value]
     tables = {"dp": dp, "compress": compress}
     keys = [f"{table}.{key}" for table, text in tables.items() if text for key in text.split(",")]
     return [*(sets or ()), *named, *keys]

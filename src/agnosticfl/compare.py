@@ -25,7 +25,6 @@ def compare(
     target: str | None = None,
     rounds: int | None = None,
     sets: Sequence[str] = (),
-    precision: str | None = None,
 ) -> None:
     """Runs the algorithms in folders below `out`.
 
@@ -39,9 +38,7 @@ def compare(
 
     def configs(algorithm: str, target: str | None = None) -> list[Config]:
         wanted = target if ALGORITHMS[algorithm].takes_target else None
-        return [
-            resolve(task, algorithm, wanted, seed, rounds, sets, precision) for seed in range(seeds)
-        ]
+        return [resolve(task, algorithm, wanted, seed, rounds, sets) for seed in range(seeds)]
 
     def run_all(configs: list[Config]) -> list[dict[str, Any]]:
         return [run(config, out / f"{config.algorithm}-seed{config.seed}") for config in configs]

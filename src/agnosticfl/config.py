@@ -181,7 +181,6 @@ def resolve(
     seed: int = 0,
     rounds: int | None = None,
     sets: Sequence[str] = (),
-    precision: str | None = None,
 ) -> Config:
     """The configuration of one run of a task: its name, its TOML file, or what such a file holds.
 
@@ -200,8 +199,8 @@ def resolve(
     for name in own:
         choose(name, ALGORITHMS, f"algorithm in [algorithms] of task {task!r}")
     named = {"task": Path(task).stem, "algorithm": algorithm, "target": target, "seed": seed}
-    given = {"rounds": rounds, "precision": precision}
-    named |= {key: value for key, value in given.items() if value is not None}
+    if rounds is not None:
+        named["rounds"] = rounds
     for key in ("task", "algorithm", "target", "seed"):
         check(key not in table, f"{key!r} cannot be set here; it is an option of the command")
     layers = (
