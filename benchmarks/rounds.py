@@ -2,7 +2,7 @@
 """Seconds a round, engine beside engine, beside the bare loop and peers, on the same arrays.
 
     python benchmarks/rounds.py WORKLOADS.py --task toy emnist --engine auto lanes:5 --rounds 10
-        [--repeats 3] [--bare] [--precision tf32] [--trace FOLDER] [--json OUT]
+        [--repeats 3] [--bare] [--precision tf32 bf16] [--trace FOLDER] [--json OUT]
         [--peer ENV/bin/python PEER.py]...
 
 WORKLOADS.py has `make(task, seed)` with clients' arrays, hyper-parameters and `round_clients(t)`.
@@ -58,15 +58,22 @@ def main() -> None:
 
 def measure(workload: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Median seconds a round of every engine, the bare loop and every peer, in turns."""
-    clocks = {name: Clock(workload, name, options) for name in options.engine}
+    clocks = {
+        f"{engine} {precision}": Clock(workload, engine, precision, options)
+        for engine in options.engine
+        for precision in options.precision
+    }
     seconds: dict[str, list[float]] = collections.defaultdict(list)
     loads: list[float] = []
     for _ in range(options.repeats):
-        for _ in range(options.rounds):
-            for name, clock in clocks.items():
-                seconds[name].append(next(clock.seconds))
-                if clock.bare is not None:
-                    seconds[f"bare loop of {name}"].append(next(clock.bare))
+        # One after the other: an accelerator records its loops anew where another program ran.
+        for name, clock in clocks.items():
+            each = [(name, clock.seconds)]
+            if clock.bare is not None:
+                each.append((f"bare loop of {name}", clock.bare))
+            for name_of_row, timer in each:
+                next(timer)
+                seconds[name_of_row] += [next(timer) for _ in range(options.rounds)]
         for python, script in options.peer:
             found = peer(python, script, workload.name, options.rounds)
             if found is not None:
@@ -80,7 +87,6 @@ def measure(workload: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
             "fastest_s": min(each),
             "slowest_s": max(each),
             "timed": len(each),
-            "precision": options.precision,
             "load": max(loads),
             "jax": jax.__version__,
             "device": f"{jax.device_count()} × {jax.devices()[0].device_kind}",
@@ -93,16 +99,16 @@ def measure(workload: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
 class Clock:
     """One engine on one workload: `seconds` gives those of one round after another."""
 
-    def __init__(self, workload: Any, engine: str, options: argparse.Namespace):
+    def __init__(self, workload: Any, engine: str, precision: str, options: argparse.Namespace):
         self.workload, self.trace = workload, options.trace
         self.model = MODELS[workload.name]()
-        self.algorithm = make_algorithm(workload, self.model, engine, options.precision)
+        self.algorithm = make_algorithm(workload, self.model, engine, precision)
         self.seconds = timed(self.algorithm)
         self.first_call_s = next(self.seconds)
         next(self.seconds)
         self.bare = None
         if options.bare:
-            precise = model_in_precision(self.model, options.precision)
+            precise = model_in_precision(self.model, precision)
             self.bare = bare.timed(workload, precise)
             next(self.bare)
 
@@ -214,7 +220,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json")
     parser.add_argument("--repeats", type=int, default=1, help="turns that all of them take")
     parser.add_argument("--bare", action="store_true", help="time the bare loop too")
-    parser.add_argument("--precision", default="float32", choices=list(PRECISIONS))
+    parser.add_argument("--precision", nargs="+", default=["float32"], choices=list(PRECISIONS))
     parser.add_argument("--trace", help="folder for a profile of two rounds")
     parser.add_argument(
         "--peer", nargs=2, action="append", default=[], metavar=("PYTHON", "SCRIPT")

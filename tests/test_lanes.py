@@ -2,6 +2,7 @@
 """Lanes: packing, plans, memory, compilation. That the sums are right is in test_engine.py."""
 
 import functools
+import importlib
 from typing import Any
 
 import jax
@@ -14,11 +15,14 @@ from hypothesis import strategies as st
 
 from agnosticfl import agnostic_fedavg, from_functions, sampling, tree
 from agnosticfl.client import ClientWork
-from agnosticfl.engine import Broadcast, EngineBuilder, feed, lanes, padded, plan, steps
+from agnosticfl.data import FederatedData
+from agnosticfl.engine import Broadcast, EngineBuilder, feed, lanes, padded, plan, reference, steps
 from agnosticfl.engine.auto import has_convolution
 from agnosticfl.errors import BadInput
 from agnosticfl.sampling import example_order
 from tests.problems import federated, quadratic, random_federated
+
+lanes_room = importlib.import_module("agnosticfl.engine.lanes")  # the package has the function
 
 
 def test_longest_first_by_hand():
@@ -33,17 +37,18 @@ def test_longest_first_by_hand():
     seed=st.integers(0, 10_000),
     clients=st.integers(1, 12),
     width=st.integers(1, 8),
+    narrow=st.integers(1, 8),
     epochs=st.integers(1, 3),
     batch_size=st.integers(1, 5),
 )
 def test_a_plan_holds_every_step_of_every_client_once(
-    seed: int, clients: int, width: int, epochs: int, batch_size: int
+    seed: int, clients: int, width: int, narrow: int, epochs: int, batch_size: int
 ):
     data = random_federated(seed, clients=12)
     work = ClientWork(quadratic(), optax.sgd(0.1), 3, batch_size, epochs)
     planner = plan.planner(work, data, sampling.uniform(12, clients, seed), seed)
     cohorts = plan.cohorts(planner, range(3, 6))
-    layouts = plan.layouts(planner, cohorts, width)
+    layouts = plan.layouts(planner, cohorts, width, narrow)
     for t, cohort, layout in zip(range(3, 6), _rows(cohorts), _rows(layouts), strict=True):
         sizes = data.sizes[cohort.clients]
         for k, (client, size) in enumerate(zip(cohort.clients, sizes, strict=True)):
@@ -55,6 +60,51 @@ def test_a_plan_holds_every_step_of_every_client_once(
             np.testing.assert_array_equal(at - at.min(initial=99), np.arange(len(at)))
             assert layout.number[at, lane].tolist() == list(range(epochs * -(-size // batch_size)))
         assert not np.any(layout.number[layout.steps :] >= 0)
+        assert not np.any(layout.number[layout.wide :, narrow:] >= 0)
+        assert layout.wide <= layout.steps
+
+
+def one_long_client() -> FederatedData:
+    rng = np.random.default_rng(0)
+    sizes = [60, 3, 4, 2, 5, 1, 4, 3]
+    x = [rng.normal(size=n).tolist() for n in sizes]
+    return federated(x, [rng.integers(2, size=n).tolist() for n in sizes], num_domains=2)
+
+
+def test_a_few_lanes_take_the_last_steps_where_one_client_is_long(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lanes_room, "TINY", 0)  # a model that is not
+    work = ClientWork(quadratic(), optax.sgd(0.1, momentum=0.5), 2, batch_size=2)
+
+    def sums(engine: EngineBuilder) -> tuple[Any, Any]:
+        seam = engine(work, one_long_client(), sampling.uniform(8, 8, 1), 1)
+        sent = Broadcast(work.model.init(jax.random.key(0)), jnp.array([0.3, 0.7]))
+        return seam.compile(seam.sum_over_clients)(sent, seam.cohort(3)), seam.settings
+
+    found, settings = sums(functools.partial(lanes, lanes=4))
+    # 30 steps of one client, 15 of the others on three lanes: 5 × 4 + 25 × 1 instead of 30 × 4.
+    assert (settings["lanes"], settings["narrow"]) == (4, 1)
+    expected, _ = sums(reference)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+
+
+def test_lanes_stay_where_clients_are_of_a_size(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lanes_room, "TINY", 0)
+    data = federated([[1.0] * 6] * 8, [[0] * 6] * 8, num_domains=1)
+    work = ClientWork(quadratic(), optax.sgd(0.1), 1, batch_size=2)
+    settings = lanes(work, data, sampling.uniform(8, 8, 1), 1, lanes=4).settings
+    assert settings["narrow"] == 4
+
+
+def test_another_seed_is_the_same_program():
+    """So the seeds of a comparison are compiled once, if there is a cache."""
+    work = ClientWork(quadratic(), optax.sgd(0.1), 2, batch_size=2)
+
+    def program(seed: int) -> str:
+        seam = lanes(work, one_long_client(), sampling.uniform(8, 4, seed), seed, lanes=2)
+        sent = Broadcast(work.model.init(jax.random.key(0)), jnp.array([0.3, 0.7]))
+        return seam.compile(seam.sum_over_clients).lower(sent, seam.cohort(1)).as_text()
+
+    assert program(1) == program(2)
 
 
 def _rows(stacked: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from agnosticfl.data import FederatedData
 from agnosticfl.engine import lanes
 from agnosticfl.errors import BadInput
 from agnosticfl.model import Model
+from agnosticfl.precision import in_precision, product
 
 WANTED = {
     "float32": "precision = [HIGHEST, HIGHEST]",
@@ -87,6 +88,28 @@ def test_results_agree(precision: str):
     assert np.abs(found - exact).max() <= TOLERANCE[precision] * np.abs(exact).max()
     if precision == "bf16":
         assert np.abs(found - exact).max() > 1e-5  # it was real
+
+
+@pytest.mark.parametrize("precision", WANTED)
+def test_a_product_s_factors_are_rounded_once_where_products_are_bf16(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Its gradients are those of the rounded factors, and float32 as they are."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    x, w, d = (jax.random.normal(jax.random.key(n), (4, 4)) for n in range(3))
+
+    def rounded(a: Array) -> Array:
+        return a.astype(jnp.bfloat16).astype(jnp.float32) if precision == "bf16" else a
+
+    def both_ways(x: Array, w: Array, d: Array) -> tuple[Array, ...]:
+        out, pullback = jax.vjp(product, x, w)
+        return out, *pullback(d)
+
+    found = in_precision(both_ways, precision)(x, w, d)
+    expected = rounded(x) @ rounded(w), rounded(d) @ rounded(w).T, rounded(x).T @ rounded(d)
+    assert {a.dtype for a in found} == {jnp.dtype("float32")}
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_an_unknown_precision_is_refused():

@@ -4,6 +4,7 @@
 The batches of all clients are laid end to end on L lanes, longest client first. At each step all
 lanes do one batch side by side; at a client's last batch its contribution is added to the one sum,
 and its lane goes back to w_{t-1} for the next one. Nothing grows with the cohort but its plan.
+Where a few clients have far more data than the others, a few lanes take the last steps.
 """
 
 import functools
@@ -53,6 +54,13 @@ class Packed(NamedTuple):
     layout: Layout
 
 
+class Width(NamedTuple):
+    """How many lanes there are."""
+
+    lanes: int  # L
+    narrow: int  # once the others have nothing left to do
+
+
 class LocalStep(NamedTuple):
     """Where one local step stands in its client's work."""
 
@@ -91,30 +99,31 @@ def lanes(
         seconds_of = functools.partial(training_seconds, work, planner, mesh.size)
         settings["seconds"] = tuner(_case(work, planner), candidates, seconds_of)
         number = shards.of_first_process(fastest(settings["seconds"]))
+    width = Width(number, number if size <= TINY else plan.narrow_lanes(planner, number, mesh.size))
     make = on_one_device if mesh.size == 1 else functools.partial(on_devices, mesh)
-    return make(work, planner, size, number)._replace(settings={**settings, "lanes": number})
+    return make(work, planner, size, width)._replace(settings={**settings, **width._asdict()})
 
 
-def on_one_device(work: ClientWork, planner: Planner, size: int, number: int) -> Engine:
-    """An engine with `number` lanes on the default device, for a model of `size` numbers."""
+def on_one_device(work: ClientWork, planner: Planner, size: int, width: Width) -> Engine:
+    """An engine with so many lanes on the default device, for a model of `size` numbers."""
     data = planner.data
     pool = jax.device_put(feed.whole(data)) if feed.fits(data) else None
     room = plan.usual_examples(planner) if pool is None else 0
 
     def packed(t: int) -> Packed:
         stacked = plan.cohorts(planner, range(t, t + 1))
-        layout = tree.row(plan.layouts(planner, stacked, number), 0)
+        layout = tree.row(plan.layouts(planner, stacked, *width), 0)
         return jax.device_put(Packed(*feed.placed(data, pool, tree.row(stacked, 0), room), layout))
 
     rounds = min(MOST_ROUNDS, BLOCK_EXAMPLES // plan.most_examples(planner))
     blocks = None
     if pool is not None and size <= TINY and rounds > 1:
-        blocks = in_blocks(planner, pool, number, rounds)
-    return Engine(feed.prefetched(packed), sum_over(work, planner.seed), blocks=blocks)
+        blocks = in_blocks(planner, pool, width, rounds)
+    return Engine(feed.prefetched(packed), sum_over(work, width.narrow), blocks=blocks)
 
 
-def on_devices(mesh: Mesh, work: ClientWork, planner: Planner, _size: int, number: int) -> Engine:
-    """An engine with `number` lanes on each device of `mesh`, each with its part of a cohort."""
+def on_devices(mesh: Mesh, work: ClientWork, planner: Planner, _size: int, width: Width) -> Engine:
+    """An engine with so many lanes on each device of `mesh`, each with its part of a cohort."""
     data, own = planner.data, shards.own_parts(mesh)
     pool = shards.everywhere(mesh, feed.whole(data)) if feed.fits(data) else None
     room = plan.usual_examples(planner, mesh.size) if pool is None else 0
@@ -122,23 +131,23 @@ def on_devices(mesh: Mesh, work: ClientWork, planner: Planner, _size: int, numbe
     def packed(t: int) -> Packed:
         parts = plan.parted(planner, t, mesh.size)
         cohorts = plan.cohorts_of(planner, np.full(len(own), t), parts[own])
-        layouts = plan.layouts(planner, cohorts, number)
+        layouts = plan.layouts(planner, cohorts, *width)
         most = max(plan.largest_part(planner, parts), room)
         examples, cohorts = feed.placed(data, pool, cohorts, most)
         examples = examples if pool is not None else shards.spread(mesh, examples)
         return Packed(examples, *shards.spread(mesh, (cohorts, layouts)))
 
     specs: Any = (shards.EACH if pool is None else shards.SAME, shards.EACH, shards.EACH)
-    total = shards.over_parts(mesh, sum_over(work, planner.seed), Packed(*specs))
+    total = shards.over_parts(mesh, sum_over(work, width.narrow), Packed(*specs))
     return Engine(feed.prefetched(packed), total, compile=shards.compile_on(mesh))
 
 
-def sum_over(work: ClientWork, seed: int) -> SumOverClients:
+def sum_over(work: ClientWork, narrow: int) -> SumOverClients:
     """Both passes over a cohort, or over the part of it that one device has."""
 
     def sum_over_clients(sent: Broadcast, packed: Packed) -> Any:
         stats = client_stats(work.model, sent.params, sent.alpha, packed.pool, packed.cohort)
-        return train(work, sent, packed, stats, seed)
+        return train(work, sent, packed, stats, narrow)
 
     return sum_over_clients
 
@@ -166,7 +175,8 @@ def tried_lanes(size: int, clients: int) -> list[int]:
 def training_seconds(work: ClientWork, planner: Planner, parts: int, number: int) -> float:
     """What round 1's training pass takes with `number` lanes, from the time of a few steps."""
     cohorts = plan.cohorts_of(planner, np.ones(1, int), plan.parted(planner, 1, parts)[:1])
-    layouts = plan.layouts(planner, cohorts, number)
+    narrow = plan.narrow_lanes(planner, number, parts)
+    layouts = plan.layouts(planner, cohorts, number, narrow)
     cohort, layout = tree.row((cohorts, layouts), 0)
     packed = jax.device_put(Packed(*feed.of_cohort(planner.data, cohort), layout))
     params, alpha = jax.jit(work.model.init)(jax.random.key(0)), jnp.ones(work.num_domains)
@@ -175,19 +185,19 @@ def training_seconds(work: ClientWork, planner: Planner, parts: int, number: int
 
     @compiled
     def some_steps(sent: Broadcast, packed: Packed, stats: ClientStats, steps: Array) -> Any:
-        packed = packed._replace(layout=packed.layout._replace(steps=steps))
-        return train(work, sent, packed, stats, planner.seed)
+        packed = packed._replace(layout=packed.layout._replace(steps=steps, wide=steps))
+        return train(work, sent, packed, stats, number)
 
     def seconds(steps: int) -> float:
         started = time.perf_counter()
         jax.block_until_ready(some_steps(sent, packed, stats, jnp.int32(steps)))
         return time.perf_counter() - started
 
-    steps = int(layout.steps)
+    steps, wide = int(layout.steps), int(layout.wide)
     timed = min(TIMED_STEPS, steps)
     seconds(timed)  # compiles
     whole, rest = (min(seconds(n) for _ in range(3)) for n in (timed, 0))
-    return (whole - rest) * steps / max(timed, 1)
+    return (whole - rest) / max(timed, 1) * (wide + (steps - wide) * narrow / number)
 
 
 def _case(work: ClientWork, planner: Planner) -> Any:
@@ -200,12 +210,12 @@ def _case(work: ClientWork, planner: Planner) -> Any:
     return [*device, work.batch_size, work.epochs, planner.largest.tolist(), shapes]
 
 
-def in_blocks(planner: Planner, pool: Pool, lanes: int, rounds: int) -> Blocks:
+def in_blocks(planner: Planner, pool: Pool, width: Width, rounds: int) -> Blocks:
     """Blocks of `rounds` rounds: a loop over their plans, with all data on the device."""
 
     def packed(t: int) -> Packed:
         cohorts = plan.cohorts(planner, range(t, t + rounds))
-        layouts = plan.layouts(planner, cohorts, lanes)
+        layouts = plan.layouts(planner, cohorts, *width)
         return jax.device_put(Packed(pool, feed.for_device(cohorts), layouts))
 
     return Blocks(rounds, feed.prefetched(packed, rounds), compile_block)
@@ -225,11 +235,13 @@ def compile_block(round: Callable[[Any, Packed], tuple[Any, Any]]) -> Any:
     return block
 
 
-def train(work: ClientWork, sent: Broadcast, packed: Packed, stats: ClientStats, seed: int) -> Any:
-    """The training pass: Σ_k over the clients of the cohort."""
+def train(
+    work: ClientWork, sent: Broadcast, packed: Packed, stats: ClientStats, narrow: int
+) -> Any:
+    """The training pass: Σ_k over the clients of the cohort; `narrow` lanes at its end."""
     pool, cohort, layout = packed
     params, alpha, _ = sent
-    keys = jax.vmap(lambda k: client_key(seed, cohort.round, k))(cohort.clients)
+    keys = jax.vmap(lambda k: client_key(cohort.seed, cohort.round, k))(cohort.clients)
     places = jax.vmap(jax.vmap(lambda k, n: local_step_at(work, cohort, k, n)))(
         layout.slot, layout.number
     )
@@ -245,22 +257,21 @@ def train(work: ClientWork, sent: Broadcast, packed: Packed, stats: ClientStats,
 
     def step(s: Array, carry: Any) -> Any:
         lanes, total = carry
-        slot, place = layout.slot[s], jax.tree.map(lambda leaf: leaf[s], places)
-        lanes = jax.vmap(one_lane)(lanes, slot, place)
-
-        def finish(lanes: Any, total: Any) -> Any:
-            """Adds what clients at their last step contribute; their lanes go back to w_{t-1}."""
-            fresh = jax.vmap(tree.select, (0, None, 0))(place.last, start, lanes)
-            return fresh, add(total, lanes[0], slot, place.last)
-
-        def go_on(*carry: Any) -> Any:
-            return carry
-
-        return jax.lax.cond(jnp.any(place.last), finish, go_on, lanes, total)
+        width = jax.tree.leaves(lanes)[0].shape[0]
+        slot, place = jax.tree.map(lambda leaf: leaf[s, :width], (layout.slot, places))
+        trained = jax.vmap(one_lane)(lanes, slot, place)
+        # What clients at their last step contribute; then their lanes go back to w_{t-1}.
+        total = jax.lax.cond(
+            jnp.any(place.last), add, lambda total, *_: total, total, trained[0], slot, place.last
+        )
+        return jax.vmap(tree.select, (0, None, 0))(place.last, start, trained), total
 
     width = layout.slot.shape[1]
     lanes = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (width, *leaf.shape)), start)
-    _, total = jax.lax.fori_loop(0, layout.steps, step, (lanes, zero))
+    lanes, total = jax.lax.fori_loop(0, layout.wide, step, (lanes, zero))
+    if narrow < width:
+        lanes = jax.tree.map(lambda leaf: leaf[:narrow], lanes)
+        _, total = jax.lax.fori_loop(layout.wide, layout.steps, step, (lanes, total))
     return finished(total)
 
 

@@ -25,6 +25,7 @@ FIRST_ROUNDS = 64  # that tell how large cohorts are
 class Cohort(NamedTuple):
     """Who takes part. A client's place in the cohort is its slot, 0 … c−1."""
 
+    seed: Any  # [2] uint32, what `jax.random.key` makes of it: a number, not a part of the program
     round: Any  # t, [] int32
     clients: Any  # C_t, [c] int32; `NOBODY` where parts of a cohort have fewer than others
     offsets: Any  # [c+1] int32; slot k has rows[offsets[k]] … rows[offsets[k+1]−1]
@@ -38,7 +39,8 @@ class Layout(NamedTuple):
 
     slot: Any  # [S, L] int32, whose step it is
     number: Any  # [S, L] int32, which of the client's own; −1 if there is none
-    steps: Any  # [] int32, how many of the S are used
+    steps: Any  # [] int32, how many of the S are used,
+    wide: Any  # [] int32, and after how many of them only the first lanes have work left
 
 
 class Planner(NamedTuple):
@@ -82,6 +84,7 @@ def cohorts_of(plan: Planner, rounds: np.ndarray, clients: np.ndarray) -> Cohort
     each = np.repeat(np.arange(clients.size), sizes.ravel())  # [all examples] whose it is
     owner[used] = each % clients.shape[1]
     return Cohort(
+        np.tile(_key_data(plan.seed), (len(rounds), 1)),
         rounds.astype(np.int32),
         clients.astype(np.int32),
         offsets.astype(np.int32),
@@ -89,6 +92,11 @@ def cohorts_of(plan: Planner, rounds: np.ndarray, clients: np.ndarray) -> Cohort
         flat,
         owner,
     )
+
+
+@functools.cache
+def _key_data(seed: int) -> np.ndarray:
+    return np.asarray(jax.random.key_data(jax.random.key(seed)))
 
 
 def _domain_count(
@@ -139,8 +147,11 @@ def _sizes(plan: Planner, clients: np.ndarray) -> np.ndarray:
     return np.where(clients == NOBODY, 0, plan.data.sizes_of(np.maximum(clients, 0)))
 
 
-def layouts(plan: Planner, cohorts: Cohort, lanes: int) -> Layout:
-    """The clients of each cohort on `lanes` lanes: longest first, each to the emptiest lane."""
+def layouts(plan: Planner, cohorts: Cohort, lanes: int, narrow: int | None = None) -> Layout:
+    """The clients of each cohort on `lanes` lanes: longest first, each to the emptiest lane.
+
+    The first `narrow` lanes (all if None) are those that have most to do.
+    """
     steps = local_steps(plan, np.diff(cohorts.offsets, axis=1))  # [R, c]
     lane, begin, load = longest_first(steps, lanes)
     shape = (len(steps), most_steps(plan, lanes), lanes)
@@ -149,14 +160,20 @@ def layouts(plan: Planner, cohorts: Cohort, lanes: int) -> Layout:
     own = np.arange(len(each)) - (np.cumsum(steps) - steps.ravel())[each]
     place = (each // steps.shape[1], begin.ravel()[each] + own, lane.ravel()[each])
     slot[place], number[place] = each % steps.shape[1], own
-    return Layout(slot, number, load.max(axis=1).astype(np.int32))
+    load = load.astype(np.int32)
+    wide = load[:, narrow] if narrow is not None and narrow < lanes else load[:, 0]
+    return Layout(slot, number, load[:, 0], wide)
 
 
 def longest_first(steps: np.ndarray, lanes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Graham's rule for jobs of `steps`, [R, c]: their lanes and first steps; the lanes' loads."""
+    """Graham's rule for jobs of `steps`, [R, c]: their lanes and first steps; the lanes' loads.
+
+    The fullest lane comes first.
+    """
     if lanes >= steps.shape[1]:  # a lane for everybody
-        lane = np.broadcast_to(np.arange(steps.shape[1]), steps.shape)
-        return lane, np.zeros_like(steps), steps
+        fullest = np.argsort(-steps, axis=1, kind="stable")
+        load = np.pad(np.take_along_axis(steps, fullest, 1), ((0, 0), (0, lanes - steps.shape[1])))
+        return np.argsort(fullest, axis=1, kind="stable"), np.zeros_like(steps), load
     lane, begin = np.zeros_like(steps), np.zeros_like(steps)
     load = np.zeros((len(steps), lanes), steps.dtype)
     every = np.arange(len(steps))
@@ -164,7 +181,27 @@ def longest_first(steps: np.ndarray, lanes: int) -> tuple[np.ndarray, np.ndarray
         emptiest = load.argmin(axis=1)
         lane[every, client], begin[every, client] = emptiest, load[every, emptiest]
         load[every, emptiest] += steps[every, client]
-    return lane, begin, load
+    fullest = np.argsort(-load, axis=1, kind="stable")
+    place = np.argsort(fullest, axis=1, kind="stable")  # of each lane among them
+    return np.take_along_axis(place, lane, 1), begin, np.take_along_axis(load, fullest, 1)
+
+
+def narrow_lanes(plan: Planner, lanes: int, parts: int = 1) -> int:
+    """How many lanes to go on with when the others have run out of clients; `lanes` if all.
+
+    One long client would keep all of them for itself. What it costs is counted on the first rounds;
+    a second width makes the program twice as long, so it must save a quarter.
+    """
+    rounds = range(1, FIRST_ROUNDS + 1)
+    clients = np.concatenate([parted(plan, t, parts) for t in rounds])
+    load = longest_first(local_steps(plan, _sizes(plan, clients)), lanes)[2]
+
+    def cost(narrow: int) -> int:
+        wide = load[:, narrow] if narrow < lanes else load[:, 0]
+        return int((wide * lanes + (load[:, 0] - wide) * narrow).sum())
+
+    best = min((max(lanes // share, 1) for share in (2, 4, 8, lanes)), key=cost)
+    return best if cost(best) < 0.75 * cost(lanes) else lanes
 
 
 def local_steps(plan: Planner, sizes: np.ndarray) -> np.ndarray:

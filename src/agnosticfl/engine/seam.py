@@ -86,9 +86,16 @@ def with_unit_alpha(
     return summed, channel._replace(decode=decode)
 
 
-def client_key(seed: int, t: int | Array, client: int | Array) -> Array:
-    """The random key of client k in round t: the same in every engine."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), t), client)
+def client_key(seed: int | Array, t: int | Array, client: int | Array) -> Array:
+    """The random key of client k in round t: the same in every engine.
+
+    Args:
+      seed: a number, or the data of the key that JAX makes of it, [2] uint32.
+    """
+    key = (
+        jax.random.key(seed) if jnp.ndim(seed) == 0 else jax.random.wrap_key_data(jnp.asarray(seed))
+    )
+    return jax.random.fold_in(jax.random.fold_in(key, t), client)
 
 
 def server_key(seed: int, t: int | Array) -> Array:

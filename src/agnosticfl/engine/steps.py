@@ -69,7 +69,7 @@ def steps(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) ->
         slot, number = map(jnp.asarray, at)
         place = local_step_at(work, cohort, slot, number)
         batch = batch_at(work, pool, cohort, place)
-        key = client_key(seed, cohort.round, cohort.clients[slot])
+        key = client_key(cohort.seed, cohort.round, cohort.clients[slot])
         key = step_key(key, place.epoch, place.batch)
         params, opt_state = trained
         return local_step(work, params, opt_state, batch, alpha, beta[slot], key)
@@ -80,7 +80,7 @@ def steps(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) ->
     ) -> Any:
         own = tree.row(stats, slot)
         more = contribution(sent.params, trained, own.beta, own.domain_loss, own.domain_count)
-        key = client_key(seed, cohort.round, cohort.clients[slot])
+        key = client_key(cohort.seed, cohort.round, cohort.clients[slot])
         return tree.add(total, sent_by_client(work.channel, sent.channel, more, key))
 
     def sum_over_clients(sent: Broadcast, fed: Fed) -> Any:

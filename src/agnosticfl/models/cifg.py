@@ -20,6 +20,7 @@ from agnosticfl.models.language import (
     language_model,
     over_time,
 )
+from agnosticfl.precision import product, rounded
 
 
 def cifg(
@@ -72,7 +73,8 @@ def _nothing(projection: Array, z: Array) -> Array:
 
 def _hidden(recurrent: Array, projection: Array, z: Array, added: Array) -> tuple[Array, Array]:
     start = tuple(jnp.zeros((z.shape[1], size), z.dtype) for size in reversed(projection.shape))
-    return over_time(partial(cifg_cell, recurrent, projection), start, (z, added))
+    cell = partial(cifg_cell, rounded(recurrent), rounded(projection))
+    return over_time(cell, start, (z, added))
 
 
 def _forward(recurrent: Array, projection: Array, z: Array) -> tuple[Array, Any]:
@@ -105,9 +107,9 @@ def cifg_cell(
     h_t = P m_t
     """
     (h, c), (z, added) = state, inputs
-    f, g, o = jnp.split(z + h @ recurrent, 3, axis=-1)
+    f, g, o = jnp.split(z + product(h, recurrent), 3, axis=-1)
     forget = sigmoid(f)
     c = forget * c + (1 - forget) * jnp.tanh(g)
     m = sigmoid(o) * jnp.tanh(c)
-    h = m @ projection + added
+    h = product(m, projection) + added
     return (h, c), (h, m)

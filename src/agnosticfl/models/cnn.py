@@ -11,6 +11,7 @@ from jax import Array
 
 from agnosticfl.model import Model, Need
 from agnosticfl.models.classifier import classifier, decode
+from agnosticfl.precision import product
 
 
 def cnn(classes: int = 62) -> Model:
@@ -70,4 +71,4 @@ def valid_convolution(x: Array, kernel: Array) -> Array:
     down, right, _, channels = kernel.shape
     height, width = x.shape[1] - down + 1, x.shape[2] - right + 1
     shifted = [x[:, i : i + height, j : j + width] for i in range(down) for j in range(right)]
-    return jnp.concatenate(shifted, axis=-1) @ kernel.reshape(-1, channels)
+    return product(jnp.concatenate(shifted, axis=-1), kernel.reshape(-1, channels))

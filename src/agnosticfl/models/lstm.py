@@ -20,6 +20,7 @@ from agnosticfl.models.language import (
     language_model,
     over_time,
 )
+from agnosticfl.precision import product, rounded
 
 
 def lstm(
@@ -73,7 +74,7 @@ def lstm_layer(recurrent: Array, z: Array) -> Array:
 
 def _hidden(recurrent: Array, z: Array) -> Array:
     start = jnp.zeros((z.shape[1], recurrent.shape[0]), z.dtype)
-    return over_time(partial(lstm_cell, recurrent), (start, start), z)
+    return over_time(partial(lstm_cell, rounded(recurrent)), (start, start), z)
 
 
 def _forward(recurrent: Array, z: Array) -> tuple[Array, Any]:
@@ -100,7 +101,7 @@ def lstm_cell(
     h_t = σ(o) tanh(c_t)
     """
     h, c = state
-    i, f, g, o = jnp.split(z + h @ recurrent, 4, axis=-1)
+    i, f, g, o = jnp.split(z + product(h, recurrent), 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * jnp.tanh(g)
     h = sigmoid(o) * jnp.tanh(c)
     return (h, c), h
