@@ -33,13 +33,13 @@ import optax
 from bare import federated
 
 from agnosticfl import agnostic_fedavg, exponentiated_gradient
-from agnosticfl.algorithm import Algorithm
 from agnosticfl.engine import ENGINES
 from agnosticfl.engine.seam import EngineBuilder
 from agnosticfl.experiment import played
 from agnosticfl.model import Model
 from agnosticfl.models import cnn, lstm, point
 from agnosticfl.precision import PRECISIONS, model_in_precision
+from agnosticfl.rounds import Algorithm
 
 MODELS: dict[str, Callable[[], Model]] = {"toy": point, "emnist": cnn, "stackoverflow": lstm}
 

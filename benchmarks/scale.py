@@ -28,9 +28,9 @@ import numpy as np
 import optax
 
 from agnosticfl import agnostic_fedavg, from_arrays
-from agnosticfl.algorithm import Algorithm
 from agnosticfl.engine import lanes
 from agnosticfl.models import cifg
+from agnosticfl.rounds import Algorithm
 from agnosticfl.tracking import read_records
 
 CLIENTS, LARGEST, WORDS, LENGTH, BATCH = 1000, 8, 10_000, 20, 8

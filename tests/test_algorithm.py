@@ -16,10 +16,10 @@ from agnosticfl import (
     fedavg,
     fedavg_target,
 )
-from agnosticfl.algorithm import Algorithm, RoundInfo
 from agnosticfl.data import FederatedData
 from agnosticfl.engine import ENGINES
 from agnosticfl.errors import BadInput
+from agnosticfl.rounds import Algorithm, RoundInfo
 from agnosticfl.server import ServerState
 from tests.problems import federated, linear, quadratic, random_federated
 

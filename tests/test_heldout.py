@@ -11,7 +11,6 @@ import optax
 import pytest
 
 from agnosticfl import BadInput, agnostic_fedavg, exponentiated_gradient, from_arrays, models
-from agnosticfl.algorithm import Algorithm
 from agnosticfl.channel import Channel, plain
 from agnosticfl.config import has_effect, resolve
 from agnosticfl.data import FederatedData
@@ -19,6 +18,7 @@ from agnosticfl.data.loaders.arrays import from_frame
 from agnosticfl.data.store import write_store
 from agnosticfl.engine import ENGINES
 from agnosticfl.experiment import Stopped, run
+from agnosticfl.rounds import Algorithm
 from agnosticfl.server import ServerState
 from agnosticfl.tracking import read_records
 from tests.problems import federated, linear, random_federated

@@ -11,7 +11,6 @@ import optax
 import pytest
 
 from agnosticfl import agnostic_fedavg, fedavg
-from agnosticfl.algorithm import Algorithm
 from agnosticfl.build import build, build_client_optimizer, build_optimizer
 from agnosticfl.channel import Channel
 from agnosticfl.client import proximal
@@ -24,6 +23,7 @@ from agnosticfl.errors import BadInput
 from agnosticfl.experiment import Stopped, run
 from agnosticfl.ledger import bytes_per_report
 from agnosticfl.qfedavg import q_fedavg
+from agnosticfl.rounds import Algorithm
 from agnosticfl.weights import projected_gradient
 from tests.problems import federated, quadratic
 from tests.test_algorithm import FAULTS, rounds

@@ -13,8 +13,6 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from agnosticfl import models as models
     from agnosticfl import weights as weights
-    from agnosticfl.algorithm import Algorithm as Algorithm
-    from agnosticfl.algorithm import RoundInfo as RoundInfo
     from agnosticfl.algorithm import agnostic_fedavg as agnostic_fedavg
     from agnosticfl.algorithm import fedavg as fedavg
     from agnosticfl.algorithm import fedavg_target as fedavg_target
@@ -34,6 +32,8 @@ if TYPE_CHECKING:
     from agnosticfl.model import from_functions as from_functions
     from agnosticfl.model import from_linen as from_linen
     from agnosticfl.model import from_nnx as from_nnx
+    from agnosticfl.rounds import Algorithm as Algorithm
+    from agnosticfl.rounds import RoundInfo as RoundInfo
     from agnosticfl.server import ServerState as ServerState
     from agnosticfl.study import study as study
     from agnosticfl.weights import DomainStats as DomainStats
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from agnosticfl.weights import proportional as proportional
 
 _PLACES = {
-    "algorithm": ("Algorithm", "RoundInfo", "agnostic_fedavg", "fedavg", "fedavg_target"),
+    "algorithm": ("agnostic_fedavg", "fedavg", "fedavg_target"),
     "client": ("ClientSum",),
     "data": ("FederatedData", "Splits", "from_arrays"),
     "data.collect": ("split_frame",),
@@ -51,6 +51,7 @@ _PLACES = {
     "evaluate": ("evaluator", "full_evaluator", "some_clients", "worst_domain"),
     "metrics": ("Mean",),
     "model": ("Model", "from_equinox", "from_functions", "from_linen", "from_nnx"),
+    "rounds": ("Algorithm", "RoundInfo"),
     "server": ("ServerState",),
     "study": ("study",),
     "weights": ("DomainStats", "WeightRule", "exponentiated_gradient", "fixed", "proportional"),

@@ -4,18 +4,16 @@
 The server's half is `agnostic_round` below, nearly line by line; the client's half is `client.py`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax import Array
 
 from agnosticfl import engine as engines
 from agnosticfl import tree
-from agnosticfl.channel import PLAIN, Channel, ChannelBuilder, Report, is_plain, plain
+from agnosticfl.channel import PLAIN, Channel, ChannelBuilder, is_plain, plain
 from agnosticfl.client import ClientWork, check_work, contribution_shapes
 from agnosticfl.cohorts import Cohorts, uniform_cohorts
 from agnosticfl.data.federated import FederatedData, only_domain
@@ -23,17 +21,16 @@ from agnosticfl.engine import (
     Blocks,
     Broadcast,
     EngineBuilder,
-    Reporters,
     SumOverClients,
     server_key,
     with_unit_alpha,
 )
-from agnosticfl.engine.shards import here
 from agnosticfl.errors import check
-from agnosticfl.ledger import Bytes, bytes_per_client
+from agnosticfl.heldout import follow_heldout
+from agnosticfl.ledger import bytes_per_client
 from agnosticfl.model import Model
 from agnosticfl.precision import in_precision
-from agnosticfl.sampling import Sampler
+from agnosticfl.rounds import Algorithm, Exchange, RoundInfo, Setting
 from agnosticfl.server import (
     ServerState,
     domain_scaling,
@@ -49,61 +46,6 @@ from agnosticfl.weights import (
     fixed,
     proportional,
 )
-
-
-class RoundInfo(NamedTuple):
-    """What a round reports. Everything in it is made of sums over clients."""
-
-    domain_weights: Array  # [p] λ_t, after the round
-    alpha: Array  # [p] α_t, as the clients got it
-    mean_domain_loss: Array  # [p] L_i at w_{t-1}, 0 where absent
-    domain_count: Array  # [p] N_t
-    beta: Array  # Σ_k β^k
-    update_norm: Array  # ‖w_{t-1} − w_t‖
-    left_out: Array  # clients whose contribution was not finite
-    step_taken: Array  # False if there was nothing to step with, or the step was not finite
-    channel: Report  # what the channel has to say of the round
-    heldout_loss: Array | None = None  # [p] L_i at w_{t-1} of held-out clients, if λ follows those
-    heldout_count: Array | None = None  # [p] and how many examples they have
-
-
-class Algorithm(NamedTuple):
-    """A federated algorithm: `state = init()`, then `round(state, cohort(t))` for t = 1, 2, …"""
-
-    init: Callable[[], ServerState]
-    cohort: Callable[[int], Any]  # t -> what the clients of C_t bring to round t
-    round: Callable[[ServerState, Any], tuple[ServerState, RoundInfo]]
-    clients_per_round: int  # c
-    bytes_per_client: Callable[[ServerState], Bytes]  # of the messages of a round
-    channel: Channel = PLAIN
-    settings: Mapping[str, Any] = MappingProxyType({})  # what the engine chose for itself
-    # If not None: state -> the states and infos of the next rounds, stacked: the same, faster.
-    block: Callable[[ServerState], tuple[ServerState, RoundInfo]] | None = None
-    reporting_clients: int = 0  # held-out ones, who take w and answer (L^k, N^k)
-
-
-class Setting(NamedTuple):
-    """What the rounds of an algorithm are made from."""
-
-    work: ClientWork
-    server_optimizer: optax.GradientTransformation
-    weight_rule: WeightRule
-    data: FederatedData
-    sampler: Callable[[int], Sampler]  # seed -> who takes part in round t
-    engine: EngineBuilder
-    precision: str
-    seed: int
-
-
-class Exchange(NamedTuple):
-    """How the server talks to its clients in a round; fields as in `Algorithm`."""
-
-    cohort: Callable[[int], Any]
-    round: Callable[[ServerState, Any], tuple[ServerState, RoundInfo]]
-    bytes_per_client: Callable[[ServerState], Bytes]
-    settings: Mapping[str, Any]
-    block: Callable[[ServerState], tuple[ServerState, RoundInfo]] | None = None
-    reporting_clients: int = 0
 
 
 def agnostic_round(
@@ -190,7 +132,7 @@ def agnostic_fedavg(
       cohorts: how the clients of a round are chosen; default `uniform_cohorts()`.
       engine: how the sum over clients is computed.
       channel: what happens to a contribution on its way into the sum; see `channel`.
-      heldout: clients who do not train. If given, λ follows their losses; see `follow_heldout`.
+      heldout: clients who do not train. If given, λ follows their losses; see `heldout`.
       precision: of the factors of matrix products, `"float32"`, `"tf32"` or `"bf16"`; see
         `precision`.
       local_steps: the most local steps that a client takes; default all of its E epochs.
@@ -251,40 +193,6 @@ def agnostic_fedavg(
     reporters = engines.reporters(work, heldout, sampler, seed)
     reporters = reporters._replace(domain_sum=in_precision(reporters.domain_sum, precision))
     return follow_heldout(algorithm, reporters, weight_rule)
-
-
-def follow_heldout(
-    algorithm: Algorithm, reporters: Reporters, weight_rule: WeightRule
-) -> Algorithm:
-    """`algorithm`, but λ moves by the losses of held-out clients, measured at w_{t-1} too.
-
-    The training loss of a small domain that the model has memorised says that all is well; clients
-    who do not train cannot be memorised. The window, and with it α, still counts who trains. Rounds
-    come one by one: there are no blocks.
-    """
-
-    @jax.jit
-    def follow(rule_state: Any, after: ServerState, info: RoundInfo, total: Any) -> Any:
-        loss, count = mean_domain_loss(*total), total.domain_count
-        stats = DomainStats(loss, count, after.window.mean)
-        weights, rule_state = weight_rule.update(rule_state, stats)
-        info = info._replace(domain_weights=weights, heldout_loss=loss, heldout_count=count)
-        return after._replace(domain_weights=weights, rule_state=rule_state), info
-
-    def round(state: ServerState, cohort: Any) -> tuple[ServerState, RoundInfo]:
-        training, reporting = cohort
-        total = reporters.domain_sum(here(state.params), reporting)
-        after, info = algorithm.round(state, training)
-        # Several devices may hold the state; what one of them measured joins it there.
-        before, total = jax.device_put((state.rule_state, total), after.domain_weights.sharding)
-        return follow(before, after, info, total)
-
-    return algorithm._replace(
-        cohort=lambda t: (algorithm.cohort(t), reporters.cohort(t)),
-        round=round,
-        block=None,
-        reporting_clients=reporters.clients_per_round,
-    )
 
 
 def one_exchange(setting: Setting) -> Exchange:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import optax
 
-from agnosticfl.algorithm import Algorithm, agnostic_fedavg, fedavg_target
+from agnosticfl.algorithm import agnostic_fedavg, fedavg_target
 from agnosticfl.channel import ChannelBuilder, plain
 from agnosticfl.client import contribution_shapes, proximal, shrinking
 from agnosticfl.cohorts import SAMPLING
@@ -27,6 +27,7 @@ from agnosticfl.models import MODELS
 from agnosticfl.precision import model_in_precision
 from agnosticfl.privacy import Privacy, Setting, differential_privacy
 from agnosticfl.qfedavg import q_fedavg
+from agnosticfl.rounds import Algorithm
 from agnosticfl.secure.fixed_point import simulated
 from agnosticfl.weights import AFTER, BEFORE, RULES, WeightRule, chain
 

@@ -17,7 +17,7 @@ import optax
 from jax import Array
 
 from agnosticfl import tree
-from agnosticfl.algorithm import Algorithm, Exchange, RoundInfo, Setting, agnostic_fedavg
+from agnosticfl.algorithm import agnostic_fedavg
 from agnosticfl.channel import is_plain
 from agnosticfl.client import num_steps
 from agnosticfl.data.federated import FederatedData
@@ -26,6 +26,7 @@ from agnosticfl.errors import check
 from agnosticfl.ledger import Bytes
 from agnosticfl.model import Model, Params
 from agnosticfl.precision import in_precision
+from agnosticfl.rounds import Algorithm, Exchange, RoundInfo, Setting
 from agnosticfl.server import ServerState, domain_scaling, mean_domain_loss, push, server_step
 from agnosticfl.weights import DomainStats, projected_gradient
 

@@ -21,7 +21,6 @@ import jax
 import numpy as np
 
 from agnosticfl import __version__, checkpoint, ledger, privacy, processes, tree
-from agnosticfl.algorithm import Algorithm, RoundInfo
 from agnosticfl.build import Parts, build
 from agnosticfl.config import Config, first_difference
 from agnosticfl.data import FederatedData, domain_counts
@@ -31,6 +30,7 @@ from agnosticfl.errors import BadInput, check
 from agnosticfl.evaluate import Evaluation, evaluator, full_evaluator, some_clients, worst_domain
 from agnosticfl.files import read_json, write_json
 from agnosticfl.model import Params
+from agnosticfl.rounds import Algorithm, RoundInfo
 from agnosticfl.server import ServerState
 from agnosticfl.trackers import tracker
 from agnosticfl.tracking import Record, Tracker, read_records, scalars

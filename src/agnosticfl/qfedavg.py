@@ -9,11 +9,12 @@ import numpy as np
 from jax import Array
 
 from agnosticfl import tree
-from agnosticfl.algorithm import Algorithm, fedavg
+from agnosticfl.algorithm import fedavg
 from agnosticfl.channel import PLAIN, ChannelBuilder, ClientSum, chain, plain
 from agnosticfl.data.federated import FederatedData
 from agnosticfl.errors import check
 from agnosticfl.model import Model
+from agnosticfl.rounds import Algorithm
 
 
 def q_fedavg(

@@ -18,7 +18,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from agnosticfl import experiment
-from agnosticfl.algorithm import RoundInfo
 from agnosticfl.build import Parts, assemble, build_named
 from agnosticfl.channel import PLAIN, Channel, ClientSum, message_shapes
 from agnosticfl.client import ClientWork, contribution_shapes
@@ -43,6 +42,7 @@ from agnosticfl.engine import Broadcast, Engine
 from agnosticfl.errors import check
 from agnosticfl.model import Model
 from agnosticfl.models import MODELS
+from agnosticfl.rounds import RoundInfo
 from agnosticfl.server import ServerState
 
 
