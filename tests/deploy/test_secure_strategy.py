@@ -2,6 +2,7 @@
 """Secure rounds over a grid of clients in this process: the real protocol, every step of it."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from flwr.app import ConfigRecord, Message
 
 from agnosticfl.build import build
 from agnosticfl.deploy import federation
-from agnosticfl.deploy.client import Contribute, client_app
+from agnosticfl.deploy.client import Contribute, client_app, jax_client
 from agnosticfl.deploy.federation import NoProgress
 from agnosticfl.deploy.keys import make_signing_key, read_roster, read_signing_key
 from agnosticfl.deploy.records import REQUEST, SECURE, to_record
@@ -23,7 +24,7 @@ from agnosticfl.deploy.server import first_params, own_data
 from agnosticfl.deploy.task import FederatedTask, write_task
 from agnosticfl.errors import BadInput
 from agnosticfl.secure.client import load
-from agnosticfl.secure.messages import Unmask, kind_of, pack, parse
+from agnosticfl.secure.messages import Masked, Unmask, kind_of, pack, parse
 from agnosticfl.secure.settings import Settings
 from agnosticfl.tracking import read_records
 from tests.deploy.clients import numpy_client
@@ -46,9 +47,10 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def secure_toy(rounds: int = 2) -> FederatedTask:
+def secure_toy(rounds: int = 2, **more: Any) -> FederatedTask:
     task = toy(rounds)
-    return task._replace(config=dataclasses.replace(task.config, secure={"name": "simulate"}))
+    secure = dataclasses.replace(task.config, secure={"name": "simulate"}, **more)
+    return task._replace(config=secure)
 
 
 def play(
@@ -59,9 +61,10 @@ def play(
     contribute: Contribute = numpy_client,
     node_config: Callable[[int], dict[str, Any]] = lambda _: {},
     tamper: Callable[[Message], None] = lambda _: None,
+    compress: dict[str, Any] | None = None,
     **policy: Any,
 ) -> FakeGrid:
-    task = secure_toy(rounds)
+    task = secure_toy(rounds, compress=compress)
     folder.mkdir(exist_ok=True)
     write_task(folder, task)
 
@@ -111,6 +114,26 @@ def test_a_secure_federation_is_the_simulation_with_the_same_clients(
     """The simulation is in the clear: the fixed point costs less than the tolerance."""
     play(tmp_path, keys, rounds=2)
     assert_close(read_records(tmp_path / "run"), simulated(NODES))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_few_bits_are_the_simulations_bit_for_bit(tmp_path: Path, keys: Path, bits: int):
+    """Two rounds, of which the first measures; the masked vectors are as short as they should be."""
+    compress = {"bits": bits}
+    grid = play(tmp_path, keys, rounds=2, compress=compress, contribute=jax_client)
+    task = secure_toy(2, compress=compress)
+    found, expected = read_records(tmp_path / "run"), simulate(tmp_path / "same", task.config)
+    assert_close(found, expected)
+    assert found[0]["params"] != found[1]["params"]
+    assert [r["numbers_clipped"] for r in found] == [r["numbers_clipped"] for r in expected]
+    vectors = [
+        parse(answer, Masked).vector
+        for m in grid.received
+        if kind_of(answer := m.content.config_records[SECURE].get(REQUEST, b"")) == "Masked"  # type: ignore[arg-type]
+    ]
+    p, ring = 5, bits + 2  # for four clients
+    assert {len(vector) for vector in vectors} == {math.ceil(ring / 8) + 4 * (3 * p + 4 + 5)}
+    assert found[1]["bytes_up"] == sum(map(len, vectors)) / 2
 
 
 def silent_at(kind: str) -> Fault:
