@@ -215,7 +215,7 @@ def build_channel(config: Config, privacy: Privacy | None = None) -> ChannelBuil
         )
     if config.secure is None:
         return plain if privacy is None else privacy.channel
-    bits = config.compress["bits"] if config.compress else None
+    bits = int(config.compress["bits"]) if config.compress else None
     secure = {"simulate": functools.partial(simulated, config.clients_per_round, bits)}
     channel = build_named(config.secure, secure, "secure")
     if privacy is None:

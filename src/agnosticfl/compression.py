@@ -154,9 +154,7 @@ def rotated(like: ClientSum) -> Channel:
         back = rotate(flat[None, size - part :])[0] * last
         flat = jnp.concatenate([flat[: size - part], back])
         flat = jnp.concatenate([rotate(flat[None, :part])[0] * first, flat[part:]])
-        return Decoded(
-            total._replace(weighted_delta=unflatten(flat)), Turn(state.number + 1), {}
-        )
+        return Decoded(total._replace(weighted_delta=unflatten(flat)), Turn(state.number + 1), {})
 
     return Channel(lambda: Turn(jnp.uint32(1)), encode, lambda message: message, decode)
 

@@ -46,9 +46,9 @@ def channel_for(clients: int, bits: int) -> Channel:
     return few_bits(clients, bits, BOUNDS)(contribution_shapes(wide(), P))
 
 
-def client(seed: int, scale: float = 1.0) -> ClientSum:
+def client(seed: int) -> ClientSum:
     rng = np.random.default_rng(seed)
-    flat = scale * rng.standard_t(2, SIZE).astype(np.float32)  # with some very large numbers
+    flat = rng.standard_t(2, SIZE).astype(np.float32)  # with some very large numbers
     count = rng.integers(1, 20, P).astype(np.float32)
     return ClientSum(
         {"a": jnp.asarray(flat[:1000].reshape(50, 20)), "b": jnp.asarray(flat[1000:])},
@@ -88,12 +88,11 @@ def test_three_clients_by_hand():
     channel = few_bits(3, 4, BOUNDS)(contribution_shapes(model, 1))
     state = Turn(jnp.uint32(1)), Typical(jnp.float32(7 / 5))  # so that a level is 1
     one = jnp.ones(1)
-    messages = [
-        channel.encode(
-            state, ClientSum({"w": jnp.float32(x)}, jnp.float32(1), one, one, jnp.zeros(())), KEY
-        )
+    contributions = [
+        ClientSum({"w": jnp.float32(x)}, jnp.float32(1), one, one, jnp.zeros(()))
         for x in (3.0, -5.0, 20.0)
     ]
+    messages = messages_of(channel, state, contributions)
     assert {abs(int(m.words.weighted_delta[0])) for m in messages} == {3, 5, 7}
     total, (turn, typical), report = channel.decode(state, added(messages), KEY)
     np.testing.assert_allclose(total.weighted_delta["w"], 3 - 5 + 7, rtol=1e-6)
@@ -133,24 +132,23 @@ def test_rounding_has_no_bias(bits: int):
     def through(key: jax.Array) -> Any:
         return channel.decode(state, channel.encode(state, own, key), key).total.weighted_delta
 
-    draws = jax.vmap(through)(jax.random.split(KEY, 400))
+    draws = jax.jit(jax.vmap(through))(jax.random.split(KEY, 400))
     draws = np.concatenate([np.reshape(leaf, (400, -1)) for leaf in jax.tree.leaves(draws)], axis=1)
     one = np.mean(np.linalg.norm(draws - flat(own), axis=1))
     assert np.linalg.norm(draws.mean(axis=0) - flat(own)) < one / 20 * 1.1
 
 
-@pytest.mark.parametrize("clients", [1, 2, 3, 1000, 1024, 2**20])
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("sign", [1, -1])
-def test_nothing_overflows_with_all_clients_at_the_edge(clients: int, bits: int, sign: int):
+@pytest.mark.parametrize(("clients", "bits"), [(1, 4), (3, 8), (1024, 4), (2**20, 8)])
+def test_nothing_overflows_with_all_clients_at_the_edge(clients: int, bits: int):
     """The sum, cut to its ring as a secure sum cuts it, comes back with its sign."""
     channel, state = channel_for(clients, bits), state_for(1e-3)
-    own = client(0, scale=sign * 1e3)
-    message = channel.encode(state, own, KEY)
-    levels, ring, top = message.words.weighted_delta, channel.bits, 2 ** (bits - 1) - 1
-    assert ring == bits + math.ceil(math.log2(clients))
-    # Some of a few numbers near 0 may be within the range.
-    assert np.mean(np.abs(levels) == top) > 0.99
+    (message,) = messages_of(channel, state, [client(0)])
+    levels, top = message.words.weighted_delta, 2 ** (bits - 1) - 1
+    ring = bits + math.ceil(math.log2(clients))
+    assert channel.bits == ring
+    # A few numbers near 0 may be within the range.
+    assert np.mean(np.asarray(levels) == top) > 0.4
+    assert np.mean(np.asarray(levels) == -top) > 0.4
     total = np.asarray(levels, np.int64) * clients
     assert np.max(np.abs(total)) < 2 ** (ring - 1)
     cut = jnp.asarray(total % 2**ring, jnp.int32)

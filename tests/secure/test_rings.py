@@ -59,9 +59,7 @@ def test_short_numbers_travel_in_their_bits_and_look_random():
     play = Play(federation(5), length=8001, short=8000, bits=5)
     play.vectors[:] = 0
     play.to_the_end()
-    (sent, *_) = [
-        parse(reply, Masked).vector for reply in play.replies["masked vectors"].values()
-    ]
+    (sent, *_) = [parse(reply, Masked).vector for reply in play.replies["masked vectors"].values()]
     assert len(sent) == 8000 * 5 // 8 + 4
     found = np.bincount(rings.from_bytes(sent, Rings(8001, 8000, 5))[:-1], minlength=32)
     assert found.size == 32
