@@ -271,6 +271,14 @@ def _vector(state: ServerState) -> np.ndarray:
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state.params)])
 
 
-def test_other_bits_are_refused():
-    with pytest.raises(BadInput, match=r"compress: bits is 3; it must be one of \(4, 8\)"):
-        few_bits(5, 3)
+@pytest.mark.parametrize(
+    ("clients", "bits", "problem"),
+    [
+        (5, 3, r"compress: bits is 3; it must be one of \(4, 8\)"),
+        (2**25, 8, "needs 33 bits; it has 32"),
+        (0, 8, "number of clients is 0"),
+    ],
+)
+def test_what_cannot_be_summed_is_refused(clients: int, bits: int, problem: str):
+    with pytest.raises(BadInput, match=problem):
+        few_bits(clients, bits, Bounds(examples=10))

@@ -114,6 +114,7 @@ def few_bits(clients: int, bits: int, bounds: Bounds | None = None) -> ChannelBu
     bounds = check_bounds(bounds or Bounds())
     exact, longest = _exact(clients, bounds), bounds.update * bounds.examples
     top, ring = 2 ** (bits - 1) - 1, bits + (clients - 1).bit_length()
+    check(ring <= 32, f"a sum of {clients} clients in {bits} bits needs {ring} bits; it has 32")
 
     def build(like: ClientSum) -> Channel:
         deviation = 1 / math.sqrt(rotated_part(like.weighted_delta.size))  # type: ignore[union-attr]
