@@ -6,7 +6,8 @@
 
 runs FedAvg (uniform) and AFA with three seeds in the clear and through each channel, and writes a
 row for each: the worst domain's metric, the mean over domains, ε spent, bytes up of a client in a
-round. A run that is complete is not run again.
+round. A run that is complete is not run again. `--secure` is the fixed point of secure aggregation,
+`--secure bits=8` the one with few bits.
 """
 
 import argparse
@@ -37,12 +38,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--dp", action="append", default=[], metavar="epsilon=8,delta=1e-6")
     parser.add_argument("--compress", action="append", default=[], metavar="bits=8")
+    parser.add_argument(
+        "--secure", action="append", default=[], nargs="?", const="", metavar="bits=8"
+    )
     parser.add_argument("--set", action="append", default=[], dest="sets", metavar="KEY=VALUE")
     parser.add_argument("--out", type=Path, default=Path("runs/channels"))
     options = parser.parse_args()
     channels = {"plain": list[str]()}
     channels |= {f"dp {text}": settings("dp", text) for text in options.dp}
     channels |= {f"compress {text}": settings("compress", text) for text in options.compress}
+    channels |= {f"secure {text}".strip(): secure_settings(text) for text in options.secure}
     rows: list[Row] = []
     for name, sets in channels.items():
         for algorithm in options.algorithms.split(","):
@@ -59,6 +64,10 @@ def main() -> None:
 
 def settings(kind: str, text: str) -> list[str]:
     return [f"{kind}.{option}" for option in text.split(",")]
+
+
+def secure_settings(text: str) -> list[str]:
+    return ["secure.name=simulate", *(settings("compress", text) if text else ())]
 
 
 def row(name: str, algorithm: str, configs: list[Config], folder: Path) -> Row:

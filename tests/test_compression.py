@@ -16,10 +16,12 @@ from agnosticfl.channel import Channel, ChannelBuilder, ClientSum, plain
 from agnosticfl.client import contribution_shapes
 from agnosticfl.compression import (
     Memory,
+    Turn,
     block_size,
     largest,
     pack,
     rotate,
+    rotated,
     round_randomly,
     rounded,
     unpack,
@@ -75,6 +77,49 @@ def test_a_rotation_keeps_norms_and_is_its_own_inverse():
     np.testing.assert_allclose(jnp.abs(turned[0]), 8.0 / math.sqrt(BLOCK), rtol=1e-5)
     np.testing.assert_allclose(jnp.linalg.norm(turned, axis=1), [8.0, 1.0], rtol=1e-5)
     np.testing.assert_allclose(rotate(turned), blocks, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 128, 8192])
+def test_any_power_of_two_is_rotated_by_the_hadamard_matrix(size: int):
+    places = np.arange(size)
+    ones = np.array([[(i & j).bit_count() for i in places.tolist()] for j in places[:5].tolist()])
+    # Entry (i, j) is ±1 by the parity of the bits that i and j share.
+    np.testing.assert_allclose(
+        rotate(jnp.eye(min(size, 5), size)), (-1.0) ** ones / math.sqrt(size), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("size", [1, 3, 4096, 5000, 8191])
+def test_a_whole_update_is_turned_and_back(size: int):
+    update = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    one, own = jnp.ones(1), {"w": jnp.asarray(update)}
+    sums = ClientSum(own, jnp.float32(1), one, one, jnp.zeros(()))
+    channel = rotated(sums)
+    turned = channel.encode(channel.init(), sums, KEY)
+    assert turned.weighted_delta.shape == (size,)
+    np.testing.assert_allclose(
+        jnp.linalg.norm(turned.weighted_delta), np.linalg.norm(update), rtol=1e-5
+    )
+    back = channel.decode(channel.init(), turned, KEY)
+    np.testing.assert_allclose(back.total.weighted_delta["w"], update, atol=1e-5)
+    assert back.state.number == 2
+
+
+@pytest.mark.parametrize("place", [0, 2500, 4999])
+@pytest.mark.parametrize("others", [0.0, 0.02])
+def test_turned_numbers_are_seldom_far_from_zero(place: int, others: float):
+    """No more of them beyond aσ than Hoeffding allows, wherever the large one was."""
+    update = others * np.random.default_rng(place).normal(size=SIZE).astype(np.float32)
+    update[place] = 1.0
+    one = jnp.ones(1)
+    sums = ClientSum({"w": jnp.asarray(update)}, jnp.float32(1), one, one, jnp.zeros(()))
+    channel = rotated(sums)
+    states = [Turn(jnp.uint32(n)) for n in range(20)]
+    turned = np.array([channel.encode(s, sums, KEY).weighted_delta for s in states])
+    deviations = np.abs(turned) * math.sqrt(BLOCK) / np.linalg.norm(update)
+    for a in (2.0, 3.0, 4.0):
+        assert np.mean(deviations > a) <= 2 * math.exp(-(a**2) / 2)
+    assert np.mean(deviations**2) <= 1
 
 
 @pytest.mark.parametrize(
@@ -222,7 +267,12 @@ def test_training_goes_on_under_compression(builder: ChannelBuilder, near: float
         (["compress.top_k=1.5"], "top_k is 1.5; it must lie between 0 and 1"),
         (["compress.bit=8"], "unknown option of compress 'bit'; did you mean 'bits'"),
         (["compress.bits=8", "dp.epsilon=50", "dp.delta=1e-3"], "makes it longer; not with dp"),
-        (["compress.bits=8", "secure.name=simulate"], "cannot be added while masked; not secure"),
+        (["compress.top_k=0.1", "secure.name=simulate"], "places cannot be added while masked"),
+        (["compress.bits=3", "secure.name=simulate"], r"bits is 3; it must be one of \(4, 8\)"),
+        (
+            ["compress.bits=8", "secure.name=simulate", "dp.epsilon=50", "dp.delta=1e-3"],
+            "makes it longer; not with dp",
+        ),
     ],
 )
 def test_bad_settings_are_refused(sets: list[str], message: str):

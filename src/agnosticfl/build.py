@@ -206,11 +206,18 @@ def build_channel(config: Config, privacy: Privacy | None = None) -> ChannelBuil
     """What happens to contributions on their way into the sum."""
     if config.compress is not None:
         check(privacy is None, "compress: rounding a clipped update makes it longer; not with dp")
-        check(config.secure is None, "compress: messages cannot be added while masked; not secure")
-        return call_with_options(compressed, config.compress, "compress")
+        in_the_clear = call_with_options(compressed, config.compress, "compress")
+        if config.secure is None:
+            return in_the_clear
+        check(
+            "bits" in config.compress,
+            "compress: every client has its own top_k places, and numbers of different places"
+            " cannot be added while masked; under secure aggregation choose bits",
+        )
     if config.secure is None:
         return plain if privacy is None else privacy.channel
-    secure = {"simulate": functools.partial(simulated, config.clients_per_round)}
+    bits = int(config.compress["bits"]) if config.compress else None
+    secure = {"simulate": functools.partial(simulated, config.clients_per_round, bits)}
     channel = build_named(config.secure, secure, "secure")
     if privacy is None:
         return channel

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from agnosticfl import tree
 from agnosticfl.model import Params
 
 Report: TypeAlias = dict[str, Array]  # name -> a scalar for the round's record
@@ -47,6 +48,9 @@ class Channel(NamedTuple):
     summand: Callable[[Any], Any]  # message -> what is added up, itself if it can be added
     decode: Callable[[Any, Any, Array], Decoded]  # (state, Σ of summands, key) -> by the server
     unit_alpha: bool = False  # whether it needs α with 1 as its largest entry, so that β^k ≤ N^k
+    # In how many bits each number of a message's first leaf travels, if fewer than its type has:
+    # what is added up is then added modulo 2^bits.
+    bits: int | None = None
 
 
 # A channel is made for the shapes of what enters it (a `ClientSum`, unless another precedes it).
@@ -92,6 +96,14 @@ def message_shapes(channel: Channel, like: Any) -> Any:
     return jax.eval_shape(channel.encode, jax.eval_shape(channel.init), like, jax.random.key(0))
 
 
+def message_bytes(channel: Channel, message: Any) -> int:
+    """Bytes of a message, or of one with these shapes, as it travels."""
+    if channel.bits is None:
+        return tree.num_bytes(message)
+    first, *rest = jax.tree.leaves(message)
+    return -(-first.size * channel.bits // 8) + tree.num_bytes(rest)
+
+
 def summand_zeros(channel: Channel, like: Any) -> Any:
     """The sum over no clients."""
     shapes = jax.eval_shape(channel.summand, message_shapes(channel, like))
@@ -129,4 +141,4 @@ def _one_after_the_other(stages: list[Channel]) -> Channel:
         return tuple(stage.init() for stage in stages)
 
     unit_alpha = any(stage.unit_alpha for stage in stages)
-    return Channel(init, encode, stages[-1].summand, decode, unit_alpha)
+    return Channel(init, encode, stages[-1].summand, decode, unit_alpha, stages[-1].bits)

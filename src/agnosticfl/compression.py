@@ -3,7 +3,7 @@
 
 Only β^k Δ^k is compressed; β^k, L^k and N^k are 1 + 2p numbers and stay exact. Each client has
 steps or places of its own, so its message must be opened before it is added: not under the masks of
-a secure sum.
+a secure sum, whose few bits are those of `secure.fixed_point.few_bits`.
 """
 
 import math
@@ -20,7 +20,7 @@ from agnosticfl import tree
 from agnosticfl.channel import Channel, ChannelBuilder, ClientSum, Decoded
 from agnosticfl.errors import check
 
-LARGEST_SIDE = 64  # numbers are rotated in blocks of side², whose Hadamard matrix is a product
+LARGEST_SIDE = 64  # blocks have side² numbers; a Hadamard matrix is a product of such sides
 BITS = (4, 8)
 
 
@@ -115,16 +115,53 @@ def block_size(size: int) -> int:
 
 
 def rotate(blocks: Array) -> Array:
-    """Each row by the orthonormal Hadamard matrix, which is its own inverse."""
-    side = math.isqrt(blocks.shape[1])
-    hadamard = np.ones((1, 1), np.float32)
-    while len(hadamard) < side:
-        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
-    hadamard = jnp.asarray(hadamard / np.float32(math.sqrt(side)))
-    square = blocks.reshape(-1, side, side)
-    precise = jax.lax.Precision.HIGHEST
-    turned = jnp.einsum("ab,nbc,cd->nad", hadamard, square, hadamard, precision=precise)
+    """Each row, of 2^n numbers, by the orthonormal Hadamard matrix, which is its own inverse."""
+    sides, left = list[int](), blocks.shape[1]
+    while left > 1:
+        sides.append(min(left, LARGEST_SIDE))
+        left //= sides[-1]
+    turned = blocks.reshape(-1, *sides)
+    for side in sides:  # the axis that is multiplied goes to the end: after all, they are in order
+        precise = jax.lax.Precision.HIGHEST
+        turned = jnp.tensordot(turned, _hadamard(side), axes=(1, 0), precision=precise)
     return turned.reshape(blocks.shape)
+
+
+def rotated(like: ClientSum) -> Channel:
+    """The whole update as one vector, turned at random: a stage before others in a chain.
+
+    All clients turn the same way, so sums are turned back once. The first 2^n numbers are rotated,
+    as in `rounded`, then the last 2^n of what that gives, for the largest n that |W| has room for:
+    so no number is added. Each that comes out is a sum with random signs and a variance of at most
+    σ² = ‖x‖² / 2^n, so that it lies beyond ±aσ with probability 2 exp(−a² / 2) at most (Hoeffding).
+    """
+    size = tree.size(like.weighted_delta)
+    part = rotated_part(size)
+    flatten, unflatten = _flattening(like.weighted_delta)
+
+    def encode(state: Turn, sums: ClientSum, key: Array) -> ClientSum:
+        del key
+        first, last = _signs(state, 2, part)
+        flat = flatten(sums.weighted_delta)
+        flat = jnp.concatenate([rotate((flat[:part] * first)[None])[0], flat[part:]])
+        turned = rotate((flat[size - part :] * last)[None])[0]
+        return sums._replace(weighted_delta=jnp.concatenate([flat[: size - part], turned]))
+
+    def decode(state: Turn, total: ClientSum, key: Array) -> Decoded:
+        del key
+        first, last = _signs(state, 2, part)
+        flat = total.weighted_delta
+        back = rotate(flat[None, size - part :])[0] * last
+        flat = jnp.concatenate([flat[: size - part], back])
+        flat = jnp.concatenate([rotate(flat[None, :part])[0] * first, flat[part:]])
+        return Decoded(total._replace(weighted_delta=unflatten(flat)), Turn(state.number + 1), {})
+
+    return Channel(lambda: Turn(jnp.uint32(1)), encode, lambda message: message, decode)
+
+
+def rotated_part(size: int) -> int:
+    """2^n, the largest power of two that is not above `size`."""
+    return 1 << size.bit_length() - 1
 
 
 def round_randomly(values: Array, bits: int, key: Array) -> tuple[Array, Array, Array]:
@@ -201,6 +238,14 @@ def _exact(sums: ClientSum) -> tuple[Array, Array, Array, Array]:
 def _with_exact(update: Array, message: Rounded | Largest) -> ClientSum:
     exact = (message.beta, message.domain_loss, message.domain_count)
     return ClientSum(update, *exact, message.left_out.astype(jnp.float32))
+
+
+def _hadamard(side: int) -> Array:
+    """The orthonormal Hadamard matrix."""
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < side:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return jnp.asarray(matrix / np.float32(math.sqrt(side)))
 
 
 def _signs(turn: Turn, blocks: int, block: int) -> Array:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from agnosticfl import tree
-from agnosticfl.channel import Channel, ClientSum, is_plain, message_shapes
+from agnosticfl.channel import Channel, ClientSum, is_plain, message_bytes, message_shapes
 from agnosticfl.server import ServerState
 
 
@@ -25,7 +25,7 @@ def bytes_per_client(state: ServerState, channel: Channel) -> Bytes:
     if is_plain(channel):
         # `left_out` is the server's own tally: a client that is left out sends nothing usable.
         message = message._replace(left_out=())
-    return Bytes(tree.num_bytes((w, alpha, state.channel)), tree.num_bytes(message))
+    return Bytes(tree.num_bytes((w, alpha, state.channel)), message_bytes(channel, message))
 
 
 def bytes_per_report(state: ServerState) -> Bytes:

@@ -2,6 +2,7 @@
 """Secure rounds over a grid of clients in this process: the real protocol, every step of it."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from agnosticfl.deploy.server import first_params, own_data
 from agnosticfl.deploy.task import FederatedTask, write_task
 from agnosticfl.errors import BadInput
 from agnosticfl.secure.client import load
-from agnosticfl.secure.messages import Unmask, kind_of, pack, parse
+from agnosticfl.secure.messages import Masked, Unmask, kind_of, pack, parse
 from agnosticfl.secure.settings import Settings
 from agnosticfl.tracking import read_records
 from tests.deploy.clients import numpy_client
@@ -46,9 +47,10 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def secure_toy(rounds: int = 2) -> FederatedTask:
+def secure_toy(rounds: int = 2, **more: Any) -> FederatedTask:
     task = toy(rounds)
-    return task._replace(config=dataclasses.replace(task.config, secure={"name": "simulate"}))
+    secure = dataclasses.replace(task.config, secure={"name": "simulate"}, **more)
+    return task._replace(config=secure)
 
 
 def play(
@@ -59,9 +61,10 @@ def play(
     contribute: Contribute = numpy_client,
     node_config: Callable[[int], dict[str, Any]] = lambda _: {},
     tamper: Callable[[Message], None] = lambda _: None,
+    compress: dict[str, Any] | None = None,
     **policy: Any,
 ) -> FakeGrid:
-    task = secure_toy(rounds)
+    task = secure_toy(rounds, compress=compress)
     folder.mkdir(exist_ok=True)
     write_task(folder, task)
 
@@ -111,6 +114,21 @@ def test_a_secure_federation_is_the_simulation_with_the_same_clients(
     """The simulation is in the clear: the fixed point costs less than the tolerance."""
     play(tmp_path, keys, rounds=2)
     assert_close(read_records(tmp_path / "run"), simulated(NODES))
+
+
+def test_few_bits_are_those_of_the_simulation(tmp_path: Path, keys: Path):
+    """Two rounds, the first of which measures; masked vectors are as short as the ledger says."""
+    compress = {"bits": 4}
+    grid = play(tmp_path, keys, rounds=2, compress=compress)
+    found = read_records(tmp_path / "run")
+    expected = simulate(tmp_path / "same", secure_toy(2, compress=compress).config)
+    assert_close(found, expected)
+    assert found[0]["params"] != found[1]["params"]
+    answers: list[Any] = [m.content.config_records[SECURE].get(REQUEST) for m in grid.received]
+    vectors = [parse(a, Masked).vector for a in answers if a and kind_of(a) == "Masked"]
+    p, ring = 5, 4 + 2  # bits for each of four clients, and for their sum
+    assert [len(v) for v in vectors] == [math.ceil(ring / 8) + 4 * (3 * p + 4 + 5)] * 2 * NODES
+    assert found[1]["bytes_up"] == sum(map(len, vectors)) / 2
 
 
 def silent_at(kind: str) -> Fault:

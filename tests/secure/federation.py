@@ -36,9 +36,16 @@ def federation(number: int, **options: Any) -> list[Member]:
 class Play:
     """One round, with everything that each side received or knew."""
 
-    def __init__(self, members: list[Member], number: int = 1, length: int = LENGTH) -> None:
+    def __init__(
+        self,
+        members: list[Member],
+        number: int = 1,
+        length: int = LENGTH,
+        short: int = 0,
+        bits: int = 32,
+    ) -> None:
         self.members = members
-        self.server = Server(members[0].settings, number, range(len(members)), length)
+        self.server = Server(members[0].settings, number, range(len(members)), length, short, bits)
         rng = np.random.default_rng(number)
         self.vectors = rng.integers(0, 2**32, (len(members), length), dtype=np.uint32)
         self.states = dict.fromkeys(range(len(members)), client.IDLE)

@@ -107,9 +107,17 @@ REFUSED = [
         "sender is not a whole number from 0",
     ),
     (Confirmed, [1, "Confirmed", b"r" * 32, -1, b"s" * 64], "sender is not a whole number from 0"),
-    (Masked, [1, "Masked", b"r" * 32, 0, b"123"], "vector is not 4 to"),
-    (Setup, [1, "Setup", b"r", 1, b"r" * 32, [2, 1], 2, 2, 1], "cohort is not in rising order"),
-    (Setup, [1, "Setup", b"r", 1, b"r" * 32, [1, 1], 2, 2, 1], "cohort is not in rising order"),
+    (Masked, [1, "Masked", b"r" * 32, 0, b""], "vector is not 1 to"),
+    (
+        Setup,
+        [1, "Setup", b"r", 1, b"r" * 32, [2, 1], 2, 2, 1, 0, 32],
+        "cohort is not in rising order",
+    ),
+    (
+        Setup,
+        [1, "Setup", b"r", 1, b"r" * 32, [1, 1], 2, 2, 1, 0, 32],
+        "cohort is not in rising order",
+    ),
     (Setup, {"a": 1}, "it is not a list"),
     (Setup, [], "it is too short"),
 ]

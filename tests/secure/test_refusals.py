@@ -90,6 +90,13 @@ def test_a_threshold_that_is_no_majority_is_never_the_plan():
         client.answer(federation(5)[ME], client.IDLE, pack(half))
 
 
+def test_more_short_numbers_than_there_are():
+    settings = federation(5)[0].settings
+    setup = Setup(settings.run, 1, roster_digest(settings), tuple(range(5)), *Plan(4, 3), 5, 6, 8)
+    with pytest.raises(Refused, match="6 of 5 numbers are short"):
+        client.answer(federation(5)[ME], client.IDLE, pack(setup))
+
+
 def forged(request: bytes, change: Callable[[Keys], Keys]) -> bytes:
     """The request for shares with the keys of the first neighbour changed."""
     first, *others = parse(request, Peers).keys

@@ -184,6 +184,8 @@ BAD = [
     ({"number": 1, "cohort": [0, 1, 9], "length": 3}, "clients up to 9; the roster has 5"),
     ({"number": 0, "cohort": [0, 1, 2], "length": 3}, "number of the secure round is 0"),
     ({"number": 1, "cohort": [0, 1, 2], "length": 0}, "a secure sum of 0 numbers"),
+    ({"number": 1, "cohort": [0, 1, 2], "length": 3, "short": 4}, "4 of 3 numbers in 32 bits"),
+    ({"number": 1, "cohort": [0, 1, 2], "length": 3, "bits": 33}, "0 of 3 numbers in 33 bits"),
 ]
 
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -69,11 +70,15 @@ class SecureStrategy(AgnosticStrategy):
         """Σ_k over the clients that stay to the end, or `Abandoned`."""
         sizes = wire.sizes(self.message)
         check(set(sizes) == {"int32"}, f"a secure sum is one of int32, and not of {sizes}")
+        bits = self.channel.bits
+        short = 0 if bits is None else jax.tree.leaves(self.message)[0].size
         nodes = self._joined(grid, attempt)
         # Never used twice, not even by a server that lost its memory.
         self._last = max(self._last + 1, time.time_ns() // 10**6)
         try:
-            server = Server(self.settings, self._last, list(nodes), sizes["int32"])
+            server = Server(
+                self.settings, self._last, list(nodes), sizes["int32"], short, bits or 32
+            )
             while server.requests:
                 self._step(grid, server, nodes, sent, attempt)
         except Refused as error:

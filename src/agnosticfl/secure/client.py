@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar, cast
 import msgpack
 import numpy as np
 
-from agnosticfl.secure import keys, primitives
+from agnosticfl.secure import keys, primitives, rings
 from agnosticfl.secure.graph import Plan, holders_of, neighbours
 from agnosticfl.secure.messages import (
     Boxes,
@@ -38,7 +38,14 @@ from agnosticfl.secure.messages import (
     parse,
 )
 from agnosticfl.secure.primitives import KEY, SEED, CryptoError, random_bytes
-from agnosticfl.secure.settings import Member, digest_of, graph_of, plan_of, roster_digest
+from agnosticfl.secure.settings import (
+    Member,
+    digest_of,
+    graph_of,
+    plan_of,
+    rings_of,
+    roster_digest,
+)
 
 Request = TypeVar("Request", Keys, Peers, Boxes, Survivors, Unmask)
 
@@ -120,6 +127,7 @@ def _advertise(member: Member, state: State, setup: Setup) -> tuple[State, bytes
     _need(len(cohort) >= fewest, f"the cohort has {len(cohort)} clients, fewer than {fewest}")
     asked, plan = Plan(setup.neighbours, setup.threshold), plan_of(settings, len(cohort))
     _need(asked == plan, f"the server's {asked} is not the {plan} of the federation")
+    _need(setup.short <= setup.length, f"{setup.short} of {setup.length} numbers are short")
     name = digest_of(setup)
     box_private, mask_seed, own_seed = random_bytes(KEY), random_bytes(SEED), random_bytes(SEED)
     unsigned = Keys(
@@ -190,7 +198,7 @@ def _mask(
             key = keys.pair_mask(private, state.peers[peer][1], round.name, me, peer)
         primitives.add_mask(masked, key, keys.mask_sign(me, peer))
     state = state._replace(waiting_for="Survivors", shares=shares)
-    return state, pack(Masked(round.name, me, masked.tobytes()))
+    return state, pack(Masked(round.name, me, rings.to_bytes(masked, rings_of(setup))))
 
 
 def _confirm(member: Member, state: State, round: Round, message: Survivors) -> tuple[State, bytes]:

@@ -12,20 +12,29 @@ leave the range of 32 bits. M is the largest power of two that as many clients c
 
 `update`, `examples` and `loss` are the client's bounds (`bounds.Bounds`). β^k ≤ N^k makes them
 enough, which is why this channel wants α with 1 as its largest entry.
+
+`few_bits` is its sibling, in which β^k Δ^k is rotated and has 8 or 4 bits a number, and those that
+their sum needs.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from agnosticfl import tree
 from agnosticfl.bounds import Bounds, bounded, check_bounds
-from agnosticfl.channel import Channel, ChannelBuilder, ClientSum, Decoded
+from agnosticfl.channel import Channel, ChannelBuilder, ClientSum, Decoded, chain
 from agnosticfl.client import usable
+from agnosticfl.compression import BITS, rotated, rotated_part
 from agnosticfl.errors import check
 
 LARGEST = 2**31 - 1
+WIDTH = 5.0  # standard deviations of a rotated update of mean length that fit the range of few bits
+FALL = 0.9  # to which part that length falls in a round at most: cohorts differ
 
 
 class Words(NamedTuple):
@@ -39,16 +48,34 @@ class Words(NamedTuple):
     clipped: Array
 
 
+class Typical(NamedTuple):
+    """What the server carries and tells the clients for `few_bits`."""
+
+    length: Array  # ℓ; 0 before the first round
+
+
+class FewBits(NamedTuple):
+    """The message of `few_bits`, or a sum of them, as int32."""
+
+    words: Words  # its update, [|W|], modulo 2^bits
+    length: Array  # [2] ‖β^k Δ^k‖
+    outside: Array  # [2] the share of the update's numbers that were outside the range
+    moved: Array  # 1 if β^k Δ^k is not 0
+
+
+class Exact(NamedTuple):
+    """The code of all but the update."""
+
+    most: int  # M
+    encode: Callable[[ClientSum, Array, Any], Words]  # (own, whether clipped, the update's words)
+    decode: Callable[[Words, Any], ClientSum]  # (total, the update)
+
+
 def fixed_point(clients: int, bounds: Bounds | None = None) -> ChannelBuilder:
     """The channel of a secure sum over at most `clients`, each within `bounds`."""
     bounds = check_bounds(bounds or Bounds())
-    most = largest_word(clients)
-    check(
-        bounds.examples <= most,
-        f"counts up to {bounds.examples} of {clients} clients can add up to more than 2^31;"
-        f" with so many clients the bound of examples is at most {most}",
-    )
-    update, loss = bounds.update * bounds.examples, bounds.loss * bounds.examples
+    exact = _exact(clients, bounds)
+    update, most = bounds.update * bounds.examples, exact.most
 
     def encode(state: Any, own: ClientSum, key: Array) -> Words:
         del state
@@ -58,8 +85,111 @@ def fixed_point(clients: int, bounds: Bounds | None = None) -> ChannelBuilder:
             _at_random(leaf, update, most, jax.random.fold_in(key, number))
             for number, leaf in enumerate(leaves)
         ]
+        return exact.encode(own, clipped, jax.tree.unflatten(structure, delta))
+
+    def decode(state: Any, total: Words, key: Array) -> Decoded:
+        del key
+        delta = tree.scale(jnp.float32(update / most), _floats(total.weighted_delta))
+        report = {"clients_clipped": _floats(total.clipped)}
+        return Decoded(exact.decode(total, delta), state, report)
+
+    channel = Channel(lambda: (), encode, lambda message: message, decode, unit_alpha=True)
+    return lambda _: channel
+
+
+def few_bits(clients: int, bits: int, bounds: Bounds | None = None) -> ChannelBuilder:
+    """The same with an update of `bits` + ⌈log₂ clients⌉ bits a number.
+
+    Levels can be added while masked if they mean the same for all. So all clients rotate alike
+    (`compression.rotated`), and have one range, from −R to R with R = 5 ℓ / √2^n. ℓ is the mean of
+    ‖β^k Δ^k‖ in the round before, which is in the sum, too (or 0.9 of the ℓ before, if that is
+    more), and ℓ / √2^n bounds the standard deviation of a rotated number of an update that long. It
+    is outside with probability 2 exp(−5²/2) < 10⁻⁵ at most; with 0.09 if the update is twice as
+    long. A number outside becomes ±R, and one inside is rounded at random without bias to a
+    multiple of R / (2^(bits−1) − 1).
+
+    In the first round ℓ is not known and no update is sent: it only measures.
+    """
+    check(bits in BITS, f"compress: bits is {bits}; it must be one of {BITS}")
+    bounds = check_bounds(bounds or Bounds())
+    exact, longest = _exact(clients, bounds), bounds.update * bounds.examples
+    top, ring = 2 ** (bits - 1) - 1, bits + (clients - 1).bit_length()
+    check(ring <= 32, f"a sum of {clients} clients in {bits} bits needs {ring} bits; it has 32")
+
+    def build(like: ClientSum) -> Channel:
+        deviation = 1 / math.sqrt(rotated_part(like.weighted_delta.size))  # type: ignore[union-attr]
+
+        def unit(state: Typical) -> Array:
+            return jnp.float32(WIDTH * deviation / top) * state.length
+
+        def encode(state: Typical, own: ClientSum, key: Array) -> FewBits:
+            own, clipped = bounded(bounds, usable(own))
+            length = tree.norm(own.weighted_delta)
+            scaled = tree.divide(own.weighted_delta, unit(state))  # type: ignore[arg-type]
+            levels = jnp.floor(scaled + jax.random.uniform(key, scaled.shape))
+            inside = jnp.clip(levels, -top, top)
+            return FewBits(
+                words=exact.encode(own, clipped, inside.astype(jnp.int32)),
+                length=_two_words(length, longest, exact.most),
+                outside=_two_words(jnp.mean(inside != levels), 1.0, exact.most),
+                moved=(length > 0).astype(jnp.int32),
+            )
+
+        def decode(state: Typical, total: FewBits, key: Array) -> Decoded:
+            del key
+            levels = _floats(_signed(total.words.weighted_delta, ring))
+            sums = exact.decode(total.words, unit(state) * levels)
+            moved = _floats(total.moved)
+            length = tree.divide(_from_two_words(total.length, longest, exact.most), moved)
+            outside = tree.divide(_from_two_words(total.outside, 1.0, exact.most), moved)
+            report = {
+                "clients_clipped": _floats(total.words.clipped),
+                "numbers_clipped": outside,
+            }
+            longer = jnp.maximum(length, FALL * state.length)
+            return Decoded(sums, Typical(jnp.where(length > 0, longer, state.length)), report)
+
+        return Channel(
+            init=lambda: Typical(jnp.zeros(())),
+            encode=encode,
+            summand=lambda message: message,
+            decode=decode,
+            unit_alpha=True,
+            bits=ring,
+        )
+
+    return chain(rotated, build)
+
+
+def simulated(
+    clients: int,
+    bits: int | None,
+    update: float = 10.0,
+    examples: int = 1000,
+    loss: float = 100.0,
+) -> ChannelBuilder:
+    """The numbers of a secure sum without its masks: what it costs in accuracy."""
+    bounds = Bounds(update, examples, loss)
+    return fixed_point(clients, bounds) if bits is None else few_bits(clients, bits, bounds)
+
+
+def largest_word(clients: int) -> int:
+    """M, so that `clients` numbers from −M to M add up to what an int32 holds."""
+    check(1 <= clients <= LARGEST, f"number of clients is {clients}; it must be 1 or more")
+    return 1 << (LARGEST // clients).bit_length() - 1
+
+
+def _exact(clients: int, bounds: Bounds) -> Exact:
+    most, loss = largest_word(clients), bounds.loss * bounds.examples
+    check(
+        bounds.examples <= most,
+        f"counts up to {bounds.examples} of {clients} clients can add up to more than 2^31;"
+        f" with so many clients the bound of examples is at most {most}",
+    )
+
+    def encode(own: ClientSum, clipped: Array, update: Any) -> Words:
         return Words(
-            weighted_delta=jax.tree.unflatten(structure, delta),
+            weighted_delta=update,
             beta=_two_words(own.beta, bounds.examples, most),
             domain_loss=_two_words(own.domain_loss, loss, most),
             domain_count=own.domain_count.astype(jnp.int32),
@@ -67,34 +197,21 @@ def fixed_point(clients: int, bounds: Bounds | None = None) -> ChannelBuilder:
             clipped=clipped.astype(jnp.int32),
         )
 
-    def decode(state: Any, total: Words, key: Array) -> Decoded:
-        del key
-        sums = ClientSum(
-            weighted_delta=jax.tree.map(
-                lambda t: t * jnp.float32(update / most), _floats(total[0])
-            ),
+    def decode(total: Words, update: Any) -> ClientSum:
+        return ClientSum(
+            weighted_delta=update,
             beta=_from_two_words(total.beta, bounds.examples, most),
             domain_loss=_from_two_words(total.domain_loss, loss, most),
             domain_count=_floats(total.domain_count),
             left_out=_floats(total.left_out),
         )
-        return Decoded(sums, state, {"clients_clipped": _floats(total.clipped)})
 
-    channel = Channel(lambda: (), encode, lambda message: message, decode, unit_alpha=True)
-    return lambda _: channel
+    return Exact(most, encode, decode)
 
 
-def simulated(
-    clients: int, update: float = 10.0, examples: int = 1000, loss: float = 100.0
-) -> ChannelBuilder:
-    """The numbers of a secure sum without its masks: what it costs in accuracy."""
-    return fixed_point(clients, Bounds(update, examples, loss))
-
-
-def largest_word(clients: int) -> int:
-    """M, so that `clients` numbers from −M to M add up to what an int32 holds."""
-    check(1 <= clients <= LARGEST, f"number of clients is {clients}; it must be 1 or more")
-    return 1 << (LARGEST // clients).bit_length() - 1
+def _signed(total: Array, bits: int) -> Array:
+    """The number from −2^(bits−1) on that is `total` modulo 2^bits."""
+    return total << 32 - bits >> 32 - bits
 
 
 def _at_random(values: Array, largest: float, most: int, key: Array) -> Array:

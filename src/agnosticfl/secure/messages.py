@@ -36,6 +36,8 @@ class Setup(NamedTuple):
     neighbours: int  # k
     threshold: int  # t
     length: int  # numbers of the vector
+    short: int = 0  # so many of them, the first, are modulo 2^bits (see `rings`)
+    bits: int = 32
 
 
 class Keys(NamedTuple):
@@ -76,7 +78,7 @@ class Masked(NamedTuple):
 
     round: bytes
     sender: int
-    vector: bytes  # 4 bytes a number, the lowest first
+    vector: bytes  # as `rings` writes it
 
 
 class Survivors(NamedTuple):
@@ -225,12 +227,14 @@ READERS: dict[str, tuple[Field, ...]] = {
         _number(1, MOST_CLIENTS),
         _number(1, MOST_CLIENTS),
         _number(1, MOST_NUMBERS),
+        _number(0, MOST_NUMBERS),
+        _number(1, 32),
     ),
     "Keys": (_round, _client, _exactly(KEY), _exactly(KEY), _exactly(KEY), _exactly(SIGNATURE)),
     "Peers": (_round, _list_of(_bytes(0, 1000))),
     "Shares": (_round, _client, _by_client(_exactly(BOX))),
     "Boxes": (_round, _by_client(_exactly(BOX))),
-    "Masked": (_round, _client, _bytes(4, 4 * MOST_NUMBERS)),
+    "Masked": (_round, _client, _bytes(1, 4 * MOST_NUMBERS)),
     "Survivors": (_round, _places),
     "Confirmed": (_round, _client, _exactly(SIGNATURE)),
     "Unmask": (_round, _places, _places, _by_client(_exactly(SIGNATURE))),

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from agnosticfl.errors import check
-from agnosticfl.secure import keys, primitives
+from agnosticfl.secure import keys, primitives, rings
 from agnosticfl.secure.graph import holders_of, neighbours
 from agnosticfl.secure.messages import (
     MOST_NUMBERS,
@@ -42,6 +42,7 @@ from agnosticfl.secure.settings import (
     digest_of,
     graph_of,
     plan_of,
+    rings_of,
     roster_digest,
 )
 
@@ -51,15 +52,28 @@ Reply = TypeVar("Reply", Keys, Shares, Masked, Confirmed, Revealed)
 class Server:
     """One secure sum over a cohort.
 
+    Args:
+      settings: of the federation.
+      number: of the secure round.
+      cohort: places in the roster.
+      length: numbers of a vector.
+      short: how many of them, the first, are added modulo 2^bits, and sent in as many bits.
+
     Attributes:
       requests: what to send to whom now; empty once the sum is there.
       dropped: clients that are out of the round, and why.
       survivors: the clients in the sum, once it is known who they are.
-      total: Σ of their vectors modulo 2³², uint32, once it is known.
+      total: Σ of their vectors modulo 2³² (or 2^bits), uint32, once it is known.
     """
 
     def __init__(
-        self, settings: Settings, number: int, cohort: Collection[int], length: int
+        self,
+        settings: Settings,
+        number: int,
+        cohort: Collection[int],
+        length: int,
+        short: int = 0,
+        bits: int = 32,
     ) -> None:
         check_settings(settings)
         members = tuple(sorted(cohort))
@@ -76,9 +90,13 @@ class Server:
             1 <= length <= MOST_NUMBERS,
             f"a secure sum of {length} numbers; it must be of 1 to {MOST_NUMBERS}",
         )
-        plan = plan_of(settings, len(members))
-        setup = Setup(settings.run, number, roster_digest(settings), members, *plan, length)
-        self._settings, self._setup = settings, setup
+        check(
+            0 <= short <= length and 1 <= bits <= 32,
+            f"{short} of {length} numbers in {bits} bits; at most all, in 1 to 32",
+        )
+        plan, roster = plan_of(settings, len(members)), roster_digest(settings)
+        setup = Setup(settings.run, number, roster, members, *plan, length, short, bits)
+        self._settings, self._setup, self._rings = settings, setup, rings_of(setup)
         graph = graph_of(setup)
         self._name = digest_of(setup)
         self._neighbours = {client: neighbours(graph, client) for client in members}
@@ -171,9 +189,10 @@ class Server:
 
     def _take_masked(self, client: int, reply: bytes) -> None:
         vector = self._parse(client, reply, Masked).vector
-        if len(vector) != 4 * len(self._sum):
-            raise Refused(f"the vector has {len(vector)} bytes, not {4 * len(self._sum)}")
-        self._sum += np.frombuffer(vector, "<u4")
+        expected = rings.num_bytes(self._rings)
+        if len(vector) != expected:
+            raise Refused(f"the vector has {len(vector)} bytes, not {expected}")
+        self._sum += rings.from_bytes(vector, self._rings)
 
     def _send_survivors(self, replies: Mapping[int, None]) -> Mapping[int, bytes]:
         self.survivors = list(replies)
@@ -225,7 +244,7 @@ class Server:
                 public = self._keys[other].mask_key
                 key = keys.pair_mask(private, public, self._name, client, other)
                 primitives.add_mask(self._sum, key, -keys.mask_sign(other, client))
-        self.total = self._sum
+        self.total = rings.reduced(self._sum, self._rings)
         return {}
 
     def _lost(self) -> list[int]:

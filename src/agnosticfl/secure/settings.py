@@ -9,6 +9,7 @@ from agnosticfl.secure import graph
 from agnosticfl.secure.graph import Graph, Plan
 from agnosticfl.secure.messages import MOST_CLIENTS, Setup, pack
 from agnosticfl.secure.primitives import KEY, Ed25519PrivateKey, digest, verify_key
+from agnosticfl.secure.rings import Rings
 
 FEWEST = 2  # and of two each can subtract its own vector and read the other's
 
@@ -73,3 +74,8 @@ def graph_of(setup: Setup) -> Graph:
     """The neighbours of a round."""
     plan = Plan(setup.neighbours, setup.threshold)
     return graph.graph(digest_of(setup), setup.cohort, plan)
+
+
+def rings_of(setup: Setup) -> Rings:
+    """The numbers of a round's vectors."""
+    return Rings(setup.length, setup.short, setup.bits)
