@@ -43,9 +43,12 @@ class Play:
         length: int = LENGTH,
         short: int = 0,
         bits: int = 32,
+        sent: bytes = b"",
     ) -> None:
-        self.members = members
-        self.server = Server(members[0].settings, number, range(len(members)), length, short, bits)
+        self.members, self.sent = members, sent
+        self.server = Server(
+            members[0].settings, number, range(len(members)), length, short, bits, sent
+        )
         rng = np.random.default_rng(number)
         self.vectors = rng.integers(0, 2**32, (len(members), length), dtype=np.uint32)
         self.states = dict.fromkeys(range(len(members)), client.IDLE)
@@ -55,7 +58,11 @@ class Play:
     def answer(self, place: int, request: bytes) -> bytes:
         """A client's reply; its state goes through bytes, as between two processes."""
         state, reply = client.answer(
-            self.members[place], self.states[place], request, lambda: self.vectors[place]
+            self.members[place],
+            self.states[place],
+            request,
+            lambda: self.vectors[place],
+            self.sent,
         )
         self.states[place] = client.load(client.dump(state))
         return reply

@@ -110,12 +110,12 @@ REFUSED = [
     (Masked, [1, "Masked", b"r" * 32, 0, b""], "vector is not 1 to"),
     (
         Setup,
-        [1, "Setup", b"r", 1, b"r" * 32, [2, 1], 2, 2, 1, 0, 32],
+        [1, "Setup", b"r", 1, b"r" * 32, [2, 1], 2, 2, 1, 0, 32, b""],
         "cohort is not in rising order",
     ),
     (
         Setup,
-        [1, "Setup", b"r", 1, b"r" * 32, [1, 1], 2, 2, 1, 0, 32],
+        [1, "Setup", b"r", 1, b"r" * 32, [1, 1], 2, 2, 1, 0, 32, b""],
         "cohort is not in rising order",
     ),
     (Setup, {"a": 1}, "it is not a list"),

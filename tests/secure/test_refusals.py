@@ -73,6 +73,28 @@ def test_setups(fields: dict[str, Any], why: str):
     refused(play, setup(play, **fields), why)
 
 
+def test_a_client_that_was_given_something_else_refuses():
+    """A server that sends all others a model at which they add nothing would read its vector."""
+    play = Play(federation(5), sent=b"w and alpha")
+    for _ in range(2):
+        play.stage()
+    request = play.server.requests[ME]
+    with pytest.raises(Refused, match="not what the others were given"):
+        client.answer(play.members[ME], play.states[ME], request, lambda: play.vectors[ME], b"w")
+    client.answer(
+        play.members[ME], play.states[ME], request, lambda: play.vectors[ME], b"w and alpha"
+    )
+
+
+def test_keys_of_a_round_with_something_else_sent_are_refused():
+    """So that the server cannot tell each client what it is to find."""
+    one, other = (Play(federation(5), sent=sent) for sent in (b"w and alpha", b"w"))
+    one.stage()
+    other.stage()
+    with pytest.raises(Refused):
+        one.answer(ME, other.server.requests[ME])
+
+
 def test_a_round_that_was_begun_before():
     members = federation(5)
     play = Play(members, number=7).to_the_end()

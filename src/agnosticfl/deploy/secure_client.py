@@ -16,8 +16,9 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from agnosticfl.config import Config
+from agnosticfl.deploy import wire
 from agnosticfl.deploy.keys import read_roster, read_signing_key
-from agnosticfl.deploy.records import PLACE, REQUEST, SECURE
+from agnosticfl.deploy.records import ARRAYS, PLACE, REQUEST, SECURE, to_arrays
 from agnosticfl.errors import check
 from agnosticfl.secure import client as protocol
 from agnosticfl.secure.settings import Member, Settings, member
@@ -64,11 +65,13 @@ def secure_answer(
         return packed["int32"].view(np.uint32)
 
     request = message.content.config_records[SECURE][REQUEST]
+    given = message.content.array_records.get(ARRAYS)
+    sent = wire.digest(to_arrays(given)) if given is not None else b""
     check(isinstance(request, bytes), "the request of a secure round is not in bytes")
     with memory.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one request at a time
         state = protocol.load(memory.read_bytes()) if memory.exists() else protocol.IDLE
-        state, reply = protocol.answer(own, state, request, vector)  # type: ignore[arg-type]
+        state, reply = protocol.answer(own, state, request, vector, sent)  # type: ignore[arg-type]
         _remember(memory, protocol.dump(state))
     return RecordDict({SECURE: ConfigRecord({REQUEST: reply})})
 

@@ -73,14 +73,21 @@ class SecureStrategy(AgnosticStrategy):
         bits = self.channel.bits
         short = 0 if bits is None else jax.tree.leaves(self.message)[0].size
         nodes = self._joined(grid, attempt)
+        arrays = wire.named(sent)
         # Never used twice, not even by a server that lost its memory.
         self._last = max(self._last + 1, time.time_ns() // 10**6)
         try:
             server = Server(
-                self.settings, self._last, list(nodes), sizes["int32"], short, bits or 32
+                self.settings,
+                self._last,
+                list(nodes),
+                sizes["int32"],
+                short,
+                bits or 32,
+                wire.digest(arrays),
             )
             while server.requests:
-                self._step(grid, server, nodes, sent, attempt)
+                self._step(grid, server, nodes, arrays, attempt)
         except Refused as error:
             raise Abandoned(str(error)) from None
         assert server.total is not None
@@ -114,7 +121,7 @@ class SecureStrategy(AgnosticStrategy):
         grid: Grid,
         server: Server,
         nodes: dict[int, int],
-        sent: Broadcast,
+        arrays: dict[str, np.ndarray],
         attempt: Attempt,
     ) -> None:
         """One exchange of the protocol."""
@@ -122,7 +129,7 @@ class SecureStrategy(AgnosticStrategy):
         seconds = self.policy.deadline if work else self.policy.step
         common = RecordDict({ROUND: stamp(attempt)})
         if work:
-            common[ARRAYS] = to_record(wire.named(sent))
+            common[ARRAYS] = to_record(arrays)
         messages = [
             request(
                 nodes[place],

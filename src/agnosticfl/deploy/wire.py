@@ -7,6 +7,7 @@ Everything a client says is in that one vector, so that whatever adds vectors (a
 adds contributions. A channel may make other numbers of it: then there is one vector for each type.
 """
 
+import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -27,6 +28,15 @@ def named(params: Params) -> dict[str, np.ndarray]:
 def from_named(arrays: Mapping[str, np.ndarray], like: Params) -> Params:
     """The inverse of `named`, for a pytree with the structure of `like`."""
     return jax.tree.map_with_path(lambda path, _: jnp.asarray(arrays[_name(path)]), like)
+
+
+def digest(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """SHA-256 of arrays with their names, types and shapes, whatever their order."""
+    parts = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        parts.update(repr((name, array.dtype.name, array.shape)).encode())
+        parts.update(np.ascontiguousarray(array).tobytes())
+    return parts.digest()
 
 
 def _name(path: Any) -> str:

@@ -81,11 +81,13 @@ def answer(
     state: State,
     request: bytes,
     vector: Callable[[], np.ndarray] | None = None,
+    sent: bytes = b"",
 ) -> tuple[State, bytes]:
     """The reply to one request of the server, or `Refused`, which leaves the state as it was.
 
     Args:
       vector: gives the numbers modulo 2³² to be summed, uint32; called for `Boxes` only.
+      sent: digest of what this client was given to work on: that of the round, or it refuses.
     """
     kind = kind_of(request)
     if kind == "Setup":
@@ -97,6 +99,9 @@ def answer(
     if kind == "Peers":
         return _share(member, state, round, _parse(request, Peers, round))
     if kind == "Boxes":
+        # A server that sends one client something else could find its vector in the sum.
+        same = sent == round.setup.sent
+        _need(same, "what this client was given to work on is not what the others were given")
         return _mask(member, state, round, _parse(request, Boxes, round), vector)
     if kind == "Survivors":
         return _confirm(member, state, round, _parse(request, Survivors, round))

@@ -38,6 +38,7 @@ class Setup(NamedTuple):
     length: int  # numbers of the vector
     short: int = 0  # so many of them, the first, are modulo 2^bits (see `rings`)
     bits: int = 32
+    sent: bytes = b""  # digest of what all clients are given to work on
 
 
 class Keys(NamedTuple):
@@ -229,6 +230,7 @@ READERS: dict[str, tuple[Field, ...]] = {
         _number(1, MOST_NUMBERS),
         _number(0, MOST_NUMBERS),
         _number(1, 32),
+        _bytes(0, KEY),
     ),
     "Keys": (_round, _client, _exactly(KEY), _exactly(KEY), _exactly(KEY), _exactly(SIGNATURE)),
     "Peers": (_round, _list_of(_bytes(0, 1000))),

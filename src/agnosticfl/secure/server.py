@@ -58,6 +58,7 @@ class Server:
       cohort: places in the roster.
       length: numbers of a vector.
       short: how many of them, the first, are added modulo 2^bits, and sent in as many bits.
+      sent: digest of what all clients are given to work on.
 
     Attributes:
       requests: what to send to whom now; empty once the sum is there.
@@ -74,6 +75,7 @@ class Server:
         length: int,
         short: int = 0,
         bits: int = 32,
+        sent: bytes = b"",
     ) -> None:
         check_settings(settings)
         members = tuple(sorted(cohort))
@@ -95,7 +97,7 @@ class Server:
             f"{short} of {length} numbers in {bits} bits; at most all, in 1 to 32",
         )
         plan, roster = plan_of(settings, len(members)), roster_digest(settings)
-        setup = Setup(settings.run, number, roster, members, *plan, length, short, bits)
+        setup = Setup(settings.run, number, roster, members, *plan, length, short, bits, sent)
         self._settings, self._setup, self._rings = settings, setup, rings_of(setup)
         graph = graph_of(setup)
         self._name = digest_of(setup)
