@@ -272,6 +272,7 @@ def _watched(config: Any, serve: Callable[..., bool]) -> None:
     from agnosticfl.console import stop_on_signals, watch
     from agnosticfl.experiment import Stopped
 
-    with stop_on_signals() as should_stop, watch(config) as on_round:
+    answer = "stopping; a round that is not complete is given up"
+    with stop_on_signals(answer) as should_stop, watch(config) as on_round:
         if not serve(on_round=on_round, should_stop=should_stop):
             raise Stopped("stopped; the state after the last complete round is saved")
