@@ -76,22 +76,22 @@ class Shell:
         assert done.ends() == 0, done.said()
         return done.said()
 
-    def running(self, *words: str) -> list[int]:
-        """Processes that came of any command, or of those with `words` in their command lines."""
+    def running(self, folder: str = ".") -> list[int]:
+        """Processes that came of the commands given in a folder or below it."""
         found: list[int] = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 ours = process.environ().get("AGNOSTICFL_TEST") == self.mark
-                if ours and all(word in " ".join(process.cmdline()) for word in words):
+                if ours and Path(process.cwd()).is_relative_to((self.place / folder).resolve()):
                     found.append(process.pid)
         return found
 
-    def quiet(self, *words: str) -> bool:
-        """Whether nothing runs any more, after at most a minute."""
+    def quiet(self, folder: str = ".") -> bool:
+        """Whether nothing of it runs any more, after at most a minute."""
         end = time.monotonic() + 60.0
-        while self.running(*words) and time.monotonic() < end:
+        while self.running(folder) and time.monotonic() < end:
             time.sleep(0.2)
-        return not self.running(*words)
+        return not self.running(folder)
 
     def close(self) -> None:
         for pid in self.running():
