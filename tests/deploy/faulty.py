@@ -51,6 +51,13 @@ class FaultyClient(ClientApp):
         reply = app(message, context)
         if f"drop {kind(reply)}" in whats:
             raise RuntimeError("lost")
+        if f"garble {kind(reply)}" in whats:
+            reply.content.config_records[SECURE][REQUEST] = b"nonsense"
+        if f"replay {kind(reply)}" in whats:
+            kept = context.state.config_records.setdefault(
+                SECURE, ConfigRecord(dict(reply.content.config_records[SECURE]))
+            )
+            reply.content[SECURE] = ConfigRecord(dict(kept))
         if reply.has_content() and SUM in reply.content:
             for what in whats:
                 SUMS.get(what, lambda _reply, _context: None)(reply, context)

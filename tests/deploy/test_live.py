@@ -62,12 +62,12 @@ class Federation:
         self.supervisor = Supervisor(service, self.said.append)
         self.nodes: dict[int, Child] = {}
 
-    def start_node(self, number: int) -> None:
+    def start_node(self, number: int, signing: Path | None = None) -> None:
         home, key = self.place / f"node{number}", self.clients / f"{number}.key"
         config = {"partition-id": number, "num-partitions": NODES}
-        self.nodes[number] = self.start_as(
-            home, key, {**config, **secure_node(self.clients, key, home)}
-        )
+        config |= secure_node(self.clients, key, home)
+        config |= {} if signing is None else {"signing-key": str(signing)}
+        self.nodes[number] = self.start_as(home, key, config)
 
     def start_as(self, home: Path, key: Path, config: Any, *more: str) -> Child:
         """A SuperNode that runs the app its server sends: here each run has another one."""
@@ -277,6 +277,25 @@ def test_a_replayed_reply_is_refused(federation: Federation, simulated: Any):
 
 
 @pytest.mark.slow
+def test_nonsense_in_the_place_of_a_masked_vector_is_left_out(
+    federation: Federation, simulated: Any
+):
+    out = federation.run("nonsense", secure=True, fault="3:garble Masked")
+    assert_close(read_records(out), simulated(3))
+    assert "client 3 is dropped: masked vectors: bad message: it is not msgpack" in log_of(out)
+
+
+@pytest.mark.slow
+def test_the_keys_of_another_round_are_refused(federation: Federation, simulated: Any):
+    """In its second round client 3 sends its signed keys of the first, word for word."""
+    out = federation.run("old-keys", rounds=2, secure=True, fault="3:replay Keys")
+    first, second = read_records(out)
+    assert_close([first], simulated())
+    assert second["count"] == simulated(3)[0]["count"]
+    assert "client 3 is dropped: keys: Keys is of another round" in log_of(out)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "left"),
     [("Keys", 3), ("Shares", 3), ("Masked", 3), ("Confirmed", 4), ("Revealed", 4)],
@@ -379,12 +398,33 @@ def test_strangers_do_not_get_in(federation: Federation):
         until = time.monotonic() + PATIENCE
         while (one.alive() or other.alive()) and time.monotonic() < until:
             time.sleep(0.5)
-        assert "SuperNode ID" not in one.log.read_text()
-        assert "SuperNode ID" not in other.log.read_text()
+        assert not one.alive()
+        assert not other.alive()
+        for said in (one.log.read_text(), other.log.read_text()):
+            assert "SuperNode ID" not in said
+            assert "Failed to initialize the connection to the SuperLink" in said
+        assert "Failed to activate SuperNode" in one.log.read_text()
         assert len(processes.flwr(link, "supernode", "ls")["nodes"]) == NODES
     finally:
         one.stop()
         other.stop()
+
+
+@pytest.mark.slow
+def test_a_node_whose_signing_key_nobody_registered_does_not_join(
+    federation: Federation, simulated: Any
+):
+    """It may connect, but it is not in the roster."""
+    make_signing_key(federation.place / "nobody.sign")
+    federation.nodes[3].stop()
+    try:
+        federation.start_node(3, signing=federation.place / "nobody.sign")
+        out = federation.run("nobody", secure=True)
+        assert "this signing key is not in the roster" in federation.nodes[3].log.read_text()
+    finally:
+        federation.nodes[3].stop()
+        federation.start_node(3)
+    assert_close(read_records(out), simulated(3))
 
 
 @pytest.mark.slow
