@@ -76,14 +76,23 @@ class Shell:
         assert done.ends() == 0, done.said()
         return done.said()
 
-    def running(self, folder: str = ".") -> list[int]:
+    def running(self, folder: str = ".") -> list[psutil.Process]:
         """Processes that came of the commands given in a folder or below it."""
-        found: list[int] = []
+        found: list[psutil.Process] = []
         for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(psutil.Error):  # of somebody else, or gone
                 ours = process.environ().get("AGNOSTICFL_TEST") == self.mark
                 if ours and Path(process.cwd()).is_relative_to((self.place / folder).resolve()):
-                    found.append(process.pid)
+                    found.append(process)
+        return found
+
+    def values(self, variable: str, *programs: str) -> set[str | None]:
+        """What a variable is in the environments of programs whose names begin so."""
+        found: set[str | None] = set()
+        for process in self.running():
+            with contextlib.suppress(psutil.Error):
+                if any(Path(word).name.startswith(programs) for word in process.cmdline()[:2]):
+                    found.add(process.environ().get(variable))
         return found
 
     def quiet(self, folder: str = ".") -> bool:
@@ -94,8 +103,8 @@ class Shell:
         return not self.running(folder)
 
     def close(self) -> None:
-        for pid in self.running():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for process in self.running():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
         for each in self.commands:
             each.process.wait()

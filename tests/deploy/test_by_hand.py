@@ -172,6 +172,8 @@ def test_the_commands_of_the_page_make_a_federation(shell: Shell, tmp_path: Path
     assert "3 clients" in status
     assert status.count("online") == 3
     assert "running" in status
+    assert shell.values("FLWR_TELEMETRY_ENABLED", "flwr", "flower-") == {"0"}
+    assert shell.values("FLWR_DISABLE_UPDATE_CHECK", "flwr", "flower-") == {"1"}
 
     first.send(signal.SIGKILL)
     first.ends()

@@ -38,7 +38,8 @@ State = Annotated[Path, typer.Option(metavar="FOLDER", help="Where Flower keeps 
 @deploy_app.callback()
 def deploy() -> None:
     """Run a federation of real machines."""
-    require("flwr", "agnosticfl deploy", "deploy")
+    for name in ("flwr", "psutil"):
+        require(name, "agnosticfl deploy", "deploy")
 
 
 @deploy_app.command()

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -47,7 +48,11 @@ class Child(NamedTuple):
     def stop(self) -> None:
         """Returns when it has ended, with all that came of it."""
         self.release()
-        self.process.wait()
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:  # so its guard was killed
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
         self.guard.wait()
 
 

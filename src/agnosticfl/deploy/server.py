@@ -106,11 +106,11 @@ def own_data(task: FederatedTask, options: Mapping[str, Any]) -> Splits:
         return own._replace(train=elsewhere(task))
     store = open_store(path)
     check("test" in store.splits, f"the store {path} has no split 'test'")
-    splits = {name: with_domains(data, task.domains) for name, data in store.splits.items()}
+    heldout = store.splits.get("heldout")
     return Splits(
         train=elsewhere(task),
-        test=splits["test"],
-        heldout=splits.get("heldout"),
+        test=with_domains(store.splits["test"], task.domains),
+        heldout=None if heldout is None else with_domains(heldout, task.domains),
         release=store.release,
     )
 
