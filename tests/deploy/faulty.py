@@ -23,7 +23,7 @@ from agnosticfl.deploy.records import REQUEST, ROUND, SECURE, SUM, to_record
 from agnosticfl.deploy.server import play
 from agnosticfl.deploy.task import read_task
 from agnosticfl.deploy.torch_client import torch_client
-from agnosticfl.secure.messages import Unmask, kind_of, pack, parse
+from agnosticfl.secure.messages import Refused, Unmask, kind_of, pack, parse
 from tests.deploy.clients import numpy_client
 
 
@@ -107,10 +107,13 @@ def torch_toy() -> Contribute:
 
 
 def kind(message: Message) -> str:
-    """The kind of a message of the secure protocol."""
+    """The kind of a message of the secure protocol; "" if it is none."""
     records = message.content.config_records if message.has_content() else {}
     content: Any = records.get(SECURE, ConfigRecord()).get(REQUEST, b"")
-    return kind_of(content) if content else ""
+    try:
+        return kind_of(content)
+    except Refused:
+        return ""
 
 
 def _nan(reply: Message, _: Context) -> None:
