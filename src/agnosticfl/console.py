@@ -95,15 +95,17 @@ def _state(record: Record) -> str:
 
 
 @contextlib.contextmanager
-def stop_on_signals() -> Generator[Callable[[], bool]]:
-    """Ctrl-C or SIGTERM asks the run to stop after this round; a second one stops it at once."""
+def stop_on_signals(
+    answer: str = "stopping after this round; its state will be saved",
+) -> Generator[Callable[[], bool]]:
+    """Ctrl-C or SIGTERM asks the run to stop, and gets `answer`; a second one stops it at once."""
     asked = False
 
     def ask(number: int, _: FrameType | None) -> None:
         nonlocal asked
         asked = True
         signal.signal(number, signal.default_int_handler)
-        messages("stopping after this round; its state will be saved")
+        messages(answer)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two sides of a live federation's app in which one thing goes wrong, as its run says.
 
-The option `fault` of a run is "PLACE:WHAT": the node in that place (or "server") does WHAT.
+The option `fault` of a run is "PLACE:WHAT": the node in that place (or "server", or "all" nodes)
+does WHAT; there may be several, with commas.
 """
 
 import json
-import os
-import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,17 +16,19 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from agnosticfl.deploy.client import Contribute, client_app
+from agnosticfl.channel import ClientSum
+from agnosticfl.deploy import client
+from agnosticfl.deploy.client import Call, Contribute, client_app
 from agnosticfl.deploy.records import REQUEST, ROUND, SECURE, SUM, to_record
 from agnosticfl.deploy.server import play
 from agnosticfl.deploy.task import read_task
 from agnosticfl.deploy.torch_client import torch_client
-from agnosticfl.secure.messages import Unmask, kind_of, pack, parse
+from agnosticfl.secure.messages import Refused, Unmask, kind_of, pack, parse
 from tests.deploy.clients import numpy_client
 
 
 class FaultyClient(ClientApp):
-    """The client's app, but for one node, which has a fault."""
+    """The client's app, but for nodes that have a fault."""
 
     def __init__(self, folder: Path):
         super().__init__()
@@ -37,21 +38,60 @@ class FaultyClient(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         if not self.secure:  # the same nodes play in both kinds of federation
             context.node_config.pop("roster", None)
-        place, _, what = str(context.run_config["fault"]).partition(":")
-        if place != str(context.node_config["partition-id"]):
-            return self.app(message, context)
-        if what == "torch":  # no fault: a client of another framework beside the others
-            return client_app(self.folder, torch_toy())(message, context)
-        if what == "hang" and message.metadata.message_type == "train":
+        faults = [fault.split(":") for fault in str(context.run_config["fault"]).split(",")]
+        places = ("all", str(context.node_config["partition-id"]))
+        whats = [what for place, what in faults if place in places]
+        if "hang" in whats and message.metadata.message_type == "train":
             time.sleep(600)
-        if what == "kill" and message.metadata.message_type == "train":
-            os.kill(os.getpid(), signal.SIGKILL)
-        reply = self.app(message, context)
-        if what.startswith("drop ") and kind(reply) == what.removeprefix("drop "):
+        app: Callable[[Message, Context], Message] = self.app
+        if "torch" in whats:  # no fault: a client of another framework beside the others
+            app = client_app(self.folder, torch_toy())
+        if "plant" in whats:
+            app = self.witnessed
+        reply = app(message, context)
+        if f"drop {kind(reply)}" in whats:
             raise RuntimeError("lost")
+        if f"garble {kind(reply)}" in whats:
+            reply.content.config_records[SECURE][REQUEST] = b"nonsense"
+        if f"replay {kind(reply)}" in whats:
+            kept = context.state.config_records.setdefault(
+                SECURE, ConfigRecord(dict(reply.content.config_records[SECURE]))
+            )
+            reply.content[SECURE] = ConfigRecord(dict(kept))
         if reply.has_content() and SUM in reply.content:
-            SUMS.get(what, lambda _reply, _context: None)(reply, context)
+            for what in whats:
+                SUMS.get(what, lambda _reply, _context: None)(reply, context)
         return reply
+
+    def witnessed(self, message: Message, context: Context) -> Message:
+        """Contributes a pattern, and keeps on the node what must not leave it."""
+        memory = Path(str(context.node_config["memory"]))
+        kept = memory.with_name(f"witness-{context.run_id}")
+        kept.mkdir(exist_ok=True)
+        theirs = client.answer
+
+        def noted(*args: Any) -> dict[str, np.ndarray]:
+            vectors = theirs(*args)
+            for vector in vectors.values():
+                (kept / f"{time.time_ns()}.vector").write_bytes(vector.tobytes())
+            return vectors
+
+        client.answer = noted
+        reply = client_app(self.folder, planted)(message, context)
+        if memory.exists():
+            (kept / f"{time.time_ns()}.state").write_bytes(memory.read_bytes())
+        return reply
+
+
+def planted(call: Call) -> ClientSum:
+    """A client whose update and losses are a pattern that a search can find."""
+    update, losses = pattern(call.client)
+    return numpy_client(call)._replace(weighted_delta=update, domain_loss=losses)  # type: ignore[arg-type]
+
+
+def pattern(place: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([place, 7])
+    return rng.uniform(0.1, 0.9, ()).astype(np.float32), rng.uniform(1, 9, 5).astype(np.float32)
 
 
 def torch_toy() -> Contribute:
@@ -67,10 +107,13 @@ def torch_toy() -> Contribute:
 
 
 def kind(message: Message) -> str:
-    """The kind of a message of the secure protocol."""
+    """The kind of a message of the secure protocol; "" if it is none."""
     records = message.content.config_records if message.has_content() else {}
     content: Any = records.get(SECURE, ConfigRecord()).get(REQUEST, b"")
-    return kind_of(content) if content else ""
+    try:
+        return kind_of(content)
+    except Refused:
+        return ""
 
 
 def _nan(reply: Message, _: Context) -> None:
@@ -127,8 +170,9 @@ class Watched(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         found = list(self.grid.pull_messages(message_ids))
-        with self.received.open("ab") as file:
-            for message in found:
+        for message in found:
+            late = kind(message) == "Revealed"  # what clients give at the end of a secure round
+            with self.received.with_suffix(".revealed" if late else ".received").open("ab") as file:
                 file.write(everything(message))
         return found
 

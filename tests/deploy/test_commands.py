@@ -4,6 +4,7 @@
 import configparser
 import re
 import shlex
+import shutil
 import ssl
 import subprocess
 import sys
@@ -28,12 +29,22 @@ def block(language: str) -> str:
     return text
 
 
+def shell_commands() -> list[str]:
+    lines = "".join(re.findall(r"```sh\n(.*?)```", DOCS, re.DOTALL)).splitlines()
+    return [line for line in lines if line.startswith("agnosticfl")]
+
+
+def unit_commands() -> list[str]:
+    return re.findall(r"ExecStart=\S+/(agnosticfl .*)", DOCS)
+
+
+def compose_commands() -> list[str]:
+    return [service["command"] for service in yaml.safe_load(block("yaml"))["services"].values()]
+
+
 def commands() -> list[str]:
     """Every command line of the page, those of the unit and of the compose file among them."""
-    shell = "".join(re.findall(r"```sh\n(.*?)```", DOCS, re.DOTALL)).splitlines()
-    unit = re.findall(r"ExecStart=\S+/(agnosticfl .*)", DOCS)
-    compose = [service["command"] for service in yaml.safe_load(block("yaml"))["services"].values()]
-    return [line for line in [*shell, *unit, *compose] if line.startswith("agnosticfl")]
+    return [*shell_commands(), *unit_commands(), *compose_commands()]
 
 
 @pytest.mark.parametrize("line", commands())
@@ -58,6 +69,20 @@ def test_the_unit_and_the_compose_file_have_the_form_of_such_files():
     assert set(services) == {"server", "client"}
     known = {"image", "command", "working_dir", "ports", "volumes", "restart", "depends_on"}
     assert all(set(service) <= known for service in services.values())
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_takes_the_unit(tmp_path: Path):
+    """All but the path of the program, which must exist and is not the page's here."""
+    program = tmp_path / "agnosticfl"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    unit = tmp_path / "agnosticfl-client.service"
+    unit.write_text(block("ini").replace("/opt/agnosticfl/bin/agnosticfl", str(program)))
+    words = ["systemd-analyze", "verify", "--man=no", str(unit)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    said = [line for line in done.stderr.splitlines() if unit.name in line]
+    assert (done.returncode, said) == (0, []), done.stderr
 
 
 def test_init_writes_an_app_that_flower_takes(tmp_path: Path):

@@ -9,10 +9,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from agnosticfl.build import build
@@ -22,7 +23,13 @@ from agnosticfl.deploy.keys import make_authority, make_node_key, make_signing_k
 from agnosticfl.deploy.local import secure_node
 from agnosticfl.deploy.processes import Child, Failed
 from agnosticfl.deploy.supervise import Service, Supervisor
+from agnosticfl.secure.client import load
+from agnosticfl.secure.keys import private_key
+from agnosticfl.secure.messages import Setup, parse
+from agnosticfl.secure.primitives import SEED
+from agnosticfl.secure.settings import digest_of
 from agnosticfl.tracking import read_records
+from tests.deploy.faulty import pattern
 from tests.deploy.test_secure_strategy import assert_close
 from tests.deploy.test_strategy import NODES, assert_same, simulate, toy
 
@@ -55,12 +62,12 @@ class Federation:
         self.supervisor = Supervisor(service, self.said.append)
         self.nodes: dict[int, Child] = {}
 
-    def start_node(self, number: int) -> None:
+    def start_node(self, number: int, signing: Path | None = None) -> None:
         home, key = self.place / f"node{number}", self.clients / f"{number}.key"
         config = {"partition-id": number, "num-partitions": NODES}
-        self.nodes[number] = self.start_as(
-            home, key, {**config, **secure_node(self.clients, key, home)}
-        )
+        config |= secure_node(self.clients, key, home)
+        config |= {} if signing is None else {"signing-key": str(signing)}
+        self.nodes[number] = self.start_as(home, key, config)
 
     def start_as(self, home: Path, key: Path, config: Any, *more: str) -> Child:
         """A SuperNode that runs the app its server sends: here each run has another one."""
@@ -156,17 +163,82 @@ def test_secure_it_is_the_simulation_and_the_server_gets_no_secret(
     """Within 1e-5, the fixed point's unit; and in no byte that came is anything of a client."""
     out = federation.run("secure", secure=True)
     assert_close(read_records(out), simulated())
-    received = out.with_name("secure.received").read_bytes()
-    received += (federation.place / "server" / "superlink.db").read_bytes()
-    secrets = [
-        read_signing_key(federation.clients / f"{number}.sign").private_bytes_raw()
-        for number in range(NODES)
-    ]
+    received = received_in(out) + held_by_server(federation)
+    secrets = signing_keys(federation)
     x = build(toy().config).data.train.examples["x"]
     secrets += [x[i : i + 2].tobytes() for i in range(len(x) - 1)]
     secrets += [b"partition-id", b"node0", str(federation.place / "node0").encode()]
     assert len(received) > 5000
     assert not [secret for secret in secrets if secret in received]
+
+
+def signing_keys(federation: Federation) -> list[bytes]:
+    paths = [federation.clients / f"{number}.sign" for number in range(NODES)]
+    return [read_signing_key(path).private_bytes_raw() for path in paths]
+
+
+def received_in(out: Path, *stages: str) -> bytes:
+    """All that the ServerApp of a run received: before clients were asked to unmask, and then."""
+    files = [out.with_name(f"{out.name}.{stage}") for stage in stages or ("received", "revealed")]
+    return b"".join(file.read_bytes() for file in files if file.exists())
+
+
+def held_by_server(federation: Federation) -> bytes:
+    """All files of the server: the SuperLink's database and log, run folders and their logs."""
+    folders = (federation.place / "server", federation.place / "runs")
+    files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+    return b"".join(file.read_bytes() for file in files)
+
+
+def windows(vector: bytes) -> list[bytes]:
+    """Every four words in a row of a vector, but for those that are nearly all zero."""
+    parts = [vector[start : start + 16] for start in range(0, len(vector) - 15, 4)]
+    return [part for part in parts if np.count_nonzero(np.frombuffer(part, np.uint32)) > 1]
+
+
+def found(secrets: Iterable[bytes], heard: bytes) -> list[bytes]:
+    return [secret for secret in secrets if secret in heard]
+
+
+@pytest.mark.slow
+def test_no_pattern_or_seed_of_a_client_reaches_the_server_before_it_may(federation: Federation):
+    """Clients keep what they must not send; client 3 is lost before its masked vector comes."""
+    out = federation.run("planted", secure=True, fault="all:plant,3:drop Masked")
+    early, late = received_in(out, "received"), received_in(out, "revealed")
+    heard = early + late + held_by_server(federation)
+    nodes = [federation.place / f"node{place}" for place in range(NODES)]
+    vectors = [file.read_bytes() for node in nodes for file in node.glob("witness-*/*.vector")]
+    states = [
+        [load(file.read_bytes()) for file in sorted(node.glob("witness-*/*.state"))]
+        for node in nodes
+    ]
+    last = [[state for state in own if state.shares][-1] for own in states]
+
+    never = signing_keys(federation)
+    never += [word for place in range(NODES) for word in windows(pattern(place)[1].tobytes())]
+    never += [window for vector in vectors for window in windows(vector)]
+    for state in last:
+        round = digest_of(parse(state.setup, Setup))
+        never += [state.box_private, state.mask_seed, private_key(state.mask_seed, round)]
+        never += list(state.shares.values())  # both shares of anybody
+    assert (len(vectors), len(early) > 2000, len(late) > 300) == (NODES, True, True)
+    assert found(never, heard) == []
+
+    alive = range(NODES - 1)
+    seeds = [last[place].own_seed for place in alive]
+    of_seeds = [last[place].shares[other][:SEED] for place in alive for other in last[place].shares]
+    of_keys = [last[place].shares[other][SEED:] for place in alive for other in last[place].shares]
+    assert found([*seeds, *of_seeds, *of_keys], early) == []
+    assert found(seeds, late) == seeds  # asked for at the end, and given: the search can find
+    assert last[3].own_seed not in heard
+    for place in alive:
+        for other, pair in last[place].shares.items():
+            assert (pair[SEED:] in late) == (other == 3)
+            assert (pair[:SEED] in late) == (other != 3)
+
+    clear = federation.run("planted-clear", fault="all:plant")  # the same search, without masks
+    patterns = [pattern(place)[1].tobytes() for place in range(NODES)]
+    assert found(patterns, received_in(clear)) == patterns
 
 
 @pytest.mark.slow
@@ -202,6 +274,25 @@ def test_a_replayed_reply_is_refused(federation: Federation, simulated: Any):
     assert_same([first], simulated())
     assert second["left_out"] == 1
     assert "is refused: its answer belongs to another attempt or round" in log_of(out)
+
+
+@pytest.mark.slow
+def test_nonsense_in_the_place_of_a_masked_vector_is_left_out(
+    federation: Federation, simulated: Any
+):
+    out = federation.run("nonsense", secure=True, fault="3:garble Masked")
+    assert_close(read_records(out), simulated(3))
+    assert "client 3 is dropped: masked vectors: bad message: it is not msgpack" in log_of(out)
+
+
+@pytest.mark.slow
+def test_the_keys_of_another_round_are_refused(federation: Federation, simulated: Any):
+    """In its second round client 3 sends its signed keys of the first, word for word."""
+    out = federation.run("old-keys", rounds=2, secure=True, fault="3:replay Keys")
+    first, second = read_records(out)
+    assert_close([first], simulated())
+    assert second["count"] == simulated(3)[0]["count"]
+    assert "client 3 is dropped: keys: Keys is of another round" in log_of(out)
 
 
 @pytest.mark.slow
@@ -307,12 +398,33 @@ def test_strangers_do_not_get_in(federation: Federation):
         until = time.monotonic() + PATIENCE
         while (one.alive() or other.alive()) and time.monotonic() < until:
             time.sleep(0.5)
-        assert "SuperNode ID" not in one.log.read_text()
-        assert "SuperNode ID" not in other.log.read_text()
+        assert not one.alive()
+        assert not other.alive()
+        for said in (one.log.read_text(), other.log.read_text()):
+            assert "SuperNode ID" not in said
+            assert "Failed to initialize the connection to the SuperLink" in said
+        assert "Failed to activate SuperNode" in one.log.read_text()
         assert len(processes.flwr(link, "supernode", "ls")["nodes"]) == NODES
     finally:
         one.stop()
         other.stop()
+
+
+@pytest.mark.slow
+def test_a_node_whose_signing_key_nobody_registered_does_not_join(
+    federation: Federation, simulated: Any
+):
+    """It may connect, but it is not in the roster."""
+    make_signing_key(federation.place / "nobody.sign")
+    federation.nodes[3].stop()
+    try:
+        federation.start_node(3, signing=federation.place / "nobody.sign")
+        out = federation.run("nobody", secure=True)
+        assert "this signing key is not in the roster" in federation.nodes[3].log.read_text()
+    finally:
+        federation.nodes[3].stop()
+        federation.start_node(3)
+    assert_close(read_records(out), simulated(3))
 
 
 @pytest.mark.slow

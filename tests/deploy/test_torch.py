@@ -2,6 +2,8 @@
 """A client in PyTorch gives the numbers of a client in JAX."""
 
 import dataclasses
+import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -127,3 +129,14 @@ def test_another_module_than_the_server_s_is_refused():
     asked = call({"name": "sgd", "learning_rate": 0.5})
     with pytest.raises(BadInput, match="but the server's are"):
         torch_client(lambda: torch.nn.Linear(2, 4), torch_loss)(asked)
+
+
+def test_the_apps_of_the_page_are_such_apps(tmp_path: Path):
+    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    names: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "Path": Path}
+    names["__file__"] = str(tmp_path / "client_app.py")
+    exec(code, names)
+    assert type(names["app"]).__name__ == "ServerApp"
+    module, examples = names["create"](), {"x": torch.ones(3, 28, 28), "y": torch.arange(3)}
+    assert names["loss"](module, examples).shape == (3,)

@@ -38,7 +38,8 @@ State = Annotated[Path, typer.Option(metavar="FOLDER", help="Where Flower keeps 
 @deploy_app.callback()
 def deploy() -> None:
     """Run a federation of real machines."""
-    require("flwr", "agnosticfl deploy", "deploy")
+    for name in ("flwr", "psutil"):
+        require(name, "agnosticfl deploy", "deploy")
 
 
 @deploy_app.command()
@@ -272,6 +273,7 @@ def _watched(config: Any, serve: Callable[..., bool]) -> None:
     from agnosticfl.console import stop_on_signals, watch
     from agnosticfl.experiment import Stopped
 
-    with stop_on_signals() as should_stop, watch(config) as on_round:
+    answer = "stopping; a round that is not complete is given up"
+    with stop_on_signals(answer) as should_stop, watch(config) as on_round:
         if not serve(on_round=on_round, should_stop=should_stop):
             raise Stopped("stopped; the state after the last complete round is saved")

@@ -31,23 +31,29 @@ class Link(NamedTuple):
 
 
 class Child(NamedTuple):
-    """A process that was started here, with its children a group of its own."""
+    """A process that was started here, and the one that ends it and all that comes of it."""
 
     process: subprocess.Popen[bytes]
+    guard: subprocess.Popen[bytes]
     log: Path
 
     def alive(self) -> bool:
         return self.process.poll() is None
 
+    def release(self) -> None:
+        """Lets the guard end it."""
+        assert self.guard.stdin is not None
+        self.guard.stdin.close()
+
     def stop(self) -> None:
-        """Asks it to end, and makes it end if it does not."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(10.0)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # what is left of the group
+        """Returns when it has ended, with all that came of it."""
+        self.release()
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:  # so its guard was killed
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.guard.wait()
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -103,7 +109,10 @@ def supernode_command(
 
 
 def start(command: Sequence[str], home: Path, log: Path) -> Child:
-    """Starts a process in a group of its own, so that Ctrl-C reaches only us; we stop it."""
+    """Starts a process in a group of its own, so that Ctrl-C reaches only us; we stop it.
+
+    If we are killed before, its guard does.
+    """
     home.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -114,7 +123,12 @@ def start(command: Sequence[str], home: Path, log: Path) -> Child:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-    return Child(process, log)
+    guard = subprocess.Popen(
+        [sys.executable, "-P", str(Path(__file__).with_name("guard.py")), str(process.pid)],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    return Child(process, guard, log)
 
 
 def become(command: Sequence[str], home: Path) -> NoReturn:
@@ -127,11 +141,13 @@ def become(command: Sequence[str], home: Path) -> NoReturn:
 
 @contextlib.contextmanager
 def stopping(children: list[Child]) -> Generator[None]:
-    """Stops all of `children`, the last first, however the block ends."""
+    """Stops all of `children`, however the block ends."""
     try:
         yield
     finally:
-        for child in reversed(children):
+        for child in children:
+            child.release()
+        for child in children:
             child.stop()
 
 
@@ -192,6 +208,7 @@ def flwr_started(link: Link, *words: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
+        start_new_session=True,
         text=True,
     )
 

@@ -16,6 +16,7 @@ from agnosticfl.build import build_named
 from agnosticfl.data import SOURCES, FederatedData, Splits
 from agnosticfl.data.store import open_store
 from agnosticfl.deploy import wire
+from agnosticfl.deploy.data import with_domains
 from agnosticfl.deploy.federation import LOG, RoundPolicy
 from agnosticfl.deploy.records import to_record
 from agnosticfl.deploy.strategy import AgnosticStrategy
@@ -105,10 +106,11 @@ def own_data(task: FederatedTask, options: Mapping[str, Any]) -> Splits:
         return own._replace(train=elsewhere(task))
     store = open_store(path)
     check("test" in store.splits, f"the store {path} has no split 'test'")
+    heldout = store.splits.get("heldout")
     return Splits(
         train=elsewhere(task),
-        test=store.splits["test"],
-        heldout=store.splits.get("heldout"),
+        test=with_domains(store.splits["test"], task.domains),
+        heldout=None if heldout is None else with_domains(heldout, task.domains),
         release=store.release,
     )
 

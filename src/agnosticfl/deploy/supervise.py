@@ -53,27 +53,32 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._down()
+
+    def _down(self) -> None:
+        """Ends the SuperLink, or what a dead one left: its ServerApp lives on for a while."""
         if self.superlink is not None:
             self.superlink.stop()
 
     def up(self) -> Child:
         """Makes sure that a SuperLink listens and knows its clients."""
         if self.superlink is None or not self.superlink.alive():
+            self._down()
             processes.configure(self.link)
             service = self.service
+            if self._listening():
+                raise Failed(f"something listens on {self.link.address} already")
             command = processes.superlink_command(
                 service.host, service.port, service.keys, service.state / "superlink.db"
             )
             log = service.state / "superlink.log"
             self.superlink = processes.start(command, self.link.home, log)
-            address = self.link.address.rpartition(":")
-            processes.wait_until(
-                lambda: processes.listening(address[0], service.port),
-                self.superlink,
-                "the SuperLink",
-            )
+            processes.wait_until(self._listening, self.superlink, "the SuperLink")
         self.register()
         return self.superlink
+
+    def _listening(self) -> bool:
+        return processes.listening(self.link.address.rpartition(":")[0], self.service.port)
 
     def register(self) -> None:
         """Lets in the clients whose public keys lie in clients/ and were not let in before."""

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Federations by command, as a person types them: to their ends, interrupted and killed."""
+
+import json
+import shlex
+import shutil
+import signal
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agnosticfl.build import build
+from agnosticfl.data import FederatedData, domain_counts
+from agnosticfl.data.source import Feature, Rows, Source
+from agnosticfl.data.store import write_store
+from agnosticfl.deploy import processes
+from agnosticfl.deploy.data import dealt_to
+from agnosticfl.tracking import read_records
+from tests.deploy.shell import Shell
+from tests.deploy.test_commands import compose_commands, shell_commands, unit_commands
+from tests.deploy.test_strategy import NODES, assert_same, simulate, toy
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Generator[Shell]:
+    shell = Shell(tmp_path)
+    try:
+        yield shell
+    finally:
+        shell.close()
+
+
+def rounds(out: Path) -> int:
+    return len(read_records(out)) if (out / "metrics.jsonl").exists() else 0
+
+
+def test_a_local_federation_interrupted_and_killed_goes_on_to_the_simulation_s_end(
+    shell: Shell, tmp_path: Path
+):
+    """Ctrl-C in a round, then SIGKILL in a later one, then to the end, by the same command."""
+    out = tmp_path / "run"
+    line = ["deploy", "local", "toy", "--nodes", str(NODES), "--rounds", "4", "--out", str(out)]
+
+    interrupted = shell.start(line)
+    interrupted.until(lambda: rounds(out) >= 1)
+    interrupted.send(signal.SIGINT)
+    assert interrupted.ends() == 130
+    said = interrupted.said()
+    assert "stopping; a round that is not complete is given up\n" in said
+    assert "stopped; the state after the last complete round is saved; add --resume" in said
+    assert "Traceback" not in said
+    assert not shell.running()
+    assert not list(shell.temporary.glob("agnosticfl-*"))  # the keys are thrown away
+    first = rounds(out)
+
+    killed = shell.start([*line, "--resume"])
+    killed.until(lambda: rounds(out) > first)
+    killed.send(signal.SIGKILL)
+    assert killed.ends() == -signal.SIGKILL
+    assert shell.quiet()
+    second = rounds(out)
+    assert 1 <= first < second < 4
+
+    last = shell.start([*line, "--resume"])
+    assert last.ends() == 0, last.said()
+    assert f"starts after round {second}" in last.said()
+    assert not shell.running()
+    expected: list[dict[str, Any]] = simulate(tmp_path / "simulated", toy(4).config)
+    assert_same(read_records(out), expected)
+    assert "report.html" in last.said()
+
+
+@pytest.mark.parametrize("line", [c for c in shell_commands() if " deploy local " in c])
+def test_the_local_federations_of_the_page(shell: Shell, tmp_path: Path, line: str):
+    said = shell.run(shlex.split(line)[1:])
+    assert not shell.running()
+    (out,) = (tmp_path / "runs").glob("*/")
+    assert rounds(out) == int(line.split("--rounds ")[1].split()[0])
+    assert (out / "report.html").exists()
+    assert "centre -1" in said
+
+
+class Page:
+    """The commands of docs/deploy.md, with this machine's names in the place of the page's."""
+
+    def __init__(self, names: dict[str, str]):
+        self.names = names
+
+    def line(self, beginning: str, lines: list[str], **more: str) -> list[str]:
+        """The one of `lines` that begins so, as words; `more` are names of this line alone."""
+        (text,) = (line for line in lines if line.startswith(f"agnosticfl {beginning}"))
+        words = shlex.split(text, comments=True)[1:]
+        return [more.get(word, self.names.get(word, word)) for word in words]
+
+
+PEOPLE = ("ann", "bob", "cleo")
+
+
+def write_stores(place: Path) -> list[int]:
+    """Every person's examples as a store of her own, the server's to test on; Σ_k N^k of all."""
+    data = build(toy().config).data
+    own = [dealt_to(data.train, number, len(PEOPLE)) for number in range(len(PEOPLE))]
+    for name, part in zip(PEOPLE, own, strict=True):
+        store(place / name / "stores" / "own", train=part)
+    store(place / "server" / "stores" / "test", train=own[0], test=data.test)
+    return domain_counts(data.train).tolist()
+
+
+def store(path: Path, **splits: FederatedData) -> None:
+    """A store whose domains come in another order than the task's."""
+
+    def rows() -> Iterator[Rows]:
+        for split, data in splits.items():
+            last = len(data.domains) - 1
+            yield Rows(split, ["somebody"] * len(data.domain), last - data.domain, data.examples)
+
+    domains = splits["train"].domains[::-1]
+    write_store(Source("toy", "none", domains, {"x": Feature("float32", ())}, rows), path)
+
+
+def test_the_commands_of_the_page_make_a_federation(shell: Shell, tmp_path: Path):
+    """Ann types the page's command, Bob has its unit and Cleo its compose file, and so has the
+    server after it was killed."""
+    counts = write_stores(tmp_path)
+    port = processes.free_port()
+    typed, unit, compose = shell_commands(), unit_commands(), compose_commands()
+    address = f"127.0.0.1:{port}"
+    page = Page(
+        {
+            "mnist-writers": "toy",
+            "20": "3",
+            "fl.example.org": "127.0.0.1",
+            "fl.example.org:8000": address,
+            "server:8000": address,
+            "stores/mnist-writers": "stores/test",
+            "idle,charging,unmetered": "",
+        }
+    )
+    server, out = tmp_path / "server", tmp_path / "server" / "runs" / "live"
+
+    shell.run([*page.line("deploy init", typed), "--rounds", "2"], "server")
+    shell.run(page.line("deploy keys server", typed), "server")
+    (server / "keys" / "clients").mkdir()
+    for name in PEOPLE:
+        shell.run(page.line("deploy keys client", typed, **{"ann.key": f"{name}.key"}), name)
+        shutil.copy(tmp_path / name / f"{name}.pub", server / "keys" / "clients")
+    roster = "".join((tmp_path / name / f"{name}.roster").read_text() for name in PEOPLE)
+    (server / "roster").write_text(roster)
+    for name in PEOPLE:
+        (tmp_path / name / "roster").write_text(roster)
+        shutil.copy(server / "keys" / "ca.pem", tmp_path / name)
+        shutil.copytree(server / "app", tmp_path / name / "app")
+    (server / "keys" / "clients" / "cleo.pub").rename(server / "cleo.pub")  # comes later
+
+    here = ["--host", "127.0.0.1", "--port", str(port)]
+    first = shell.start([*page.line("deploy server", typed), *here], "server")
+    first.until(lambda: "starts after round 0" in first.said())
+    (server / "cleo.pub").rename(server / "keys" / "clients" / "cleo.pub")
+    first.until(lambda: "client cleo may connect" in first.said())
+    lines = (
+        page.line("deploy client", typed),
+        page.line("deploy client", unit, **{"ann.key": "bob.key"}),
+        page.line("deploy client", compose, **{"ann.key": "cleo.key"}),
+    )
+    nodes = [shell.start(line, name) for name, line in zip(PEOPLE, lines, strict=True)]
+    first.until(lambda: rounds(out) == 1)
+    status = shell.run(page.line("deploy status", typed), "server")
+    assert "3 clients" in status
+    assert status.count("online") == 3
+    assert "running" in status
+    assert shell.values("FLWR_TELEMETRY_ENABLED", "flwr", "flower-") == {"0"}
+    assert shell.values("FLWR_DISABLE_UPDATE_CHECK", "flwr", "flower-") == {"1"}
+
+    first.send(signal.SIGKILL)
+    first.ends()
+    assert shell.quiet("server")
+    second = shell.start(
+        [*page.line("deploy server", compose), *here, "--set", "deadline=120"], "server"
+    )
+    assert second.ends() == 0, second.said()
+    assert "starts after round 1" in second.said()
+    assert [node.process.poll() for node in nodes] == [None] * 3
+    for node in nodes:
+        node.send(signal.SIGTERM)
+        node.ends()
+    assert shell.quiet()
+
+    records = read_records(out)
+    assert [r["count"] for r in records] == [counts] * 2
+    assert [(r["left_out"], r["clients_clipped"]) for r in records] == [(0, 0)] * 2
+    summary = json.loads((out / "summary.json").read_text())
+    (w,) = summary["params"]
+    for domain in summary["domains"]:
+        centre = float(domain.removeprefix("centre "))
+        expected = (centre - w) ** 2 + 0.3**2  # the mean of (x − w)² over the domain's points
+        assert summary["test"][domain]["loss"] == pytest.approx(expected, rel=1e-5)
+    assert "centre -1" in shell.run(page.line("report", ["agnosticfl report runs/live"]), "server")
