@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from agnosticfl import engine as engines
 from agnosticfl import tree
@@ -62,8 +63,12 @@ def agnostic_round(
     def round(state: ServerState, cohort: Any) -> tuple[ServerState, RoundInfo]:
         alpha = domain_scaling(state.domain_weights, state.window.mean)  # α = λ / mean_r N
         encoded = sum_over_clients(Broadcast(state.params, alpha, state.channel), cohort)
-        key = server_key(seed, state.round + 1)
-        total, next_channel, report = channel.decode(state.channel, encoded, key)
+        return after_sum(state, alpha, encoded)
+
+    @jax.jit  # a part of the compiled round, or compiled by itself where clients are not
+    def after_sum(state: ServerState, alpha: Array, encoded: Any) -> tuple[ServerState, RoundInfo]:
+        t = state.round + 1
+        total, next_channel, report = channel.decode(state.channel, encoded, server_key(seed, t))
         # `total` is Σ_k (β^k Δ^k, β^k, L^k, N^k)
         mean_of = tree.divide(jnp.ones_like(total.beta), total.beta)
         delta = tree.scale(mean_of, total.weighted_delta)  # Σ_k β^k Δ^k / Σ_k β^k
@@ -83,7 +88,6 @@ def agnostic_round(
             step_taken=taken,
             channel=report,
         )
-        t = state.round + 1
         after = ServerState(params, opt_state, weights, rule_state, window, t, next_channel)
         return after, info
 
