@@ -7,7 +7,6 @@ Everything a client says is in that one vector, so that whatever adds vectors (a
 adds contributions. A channel may make other numbers of it: then there is one vector for each type.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 
 from agnosticfl.channel import ClientSum
 from agnosticfl.model import Params
+from agnosticfl.secure import primitives
 
 
 def named(params: Params) -> dict[str, np.ndarray]:
@@ -31,12 +31,11 @@ def from_named(arrays: Mapping[str, np.ndarray], like: Params) -> Params:
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """SHA-256 of arrays with their names, types and shapes, whatever their order."""
-    parts = hashlib.sha256()
+    """One of arrays with their names, types and shapes, whatever their order."""
+    parts: list[bytes] = []
     for name, array in sorted(arrays.items()):
-        parts.update(repr((name, array.dtype.name, array.shape)).encode())
-        parts.update(np.ascontiguousarray(array).tobytes())
-    return parts.digest()
+        parts += [repr((name, array.dtype.name, array.shape)).encode(), array.tobytes()]
+    return primitives.digest(*parts)
 
 
 def _name(path: Any) -> str:
