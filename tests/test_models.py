@@ -15,9 +15,10 @@ from agnosticfl.engine import EngineBuilder, padded, reference
 from agnosticfl.errors import BadInput
 from agnosticfl.model import Model
 from agnosticfl.models import cifg, cnn, lstm
-from agnosticfl.models.cifg import cifg_cell, cifg_layer
+from agnosticfl.models.cifg import cifg_unit
 from agnosticfl.models.cnn import convolution, valid_convolution
-from agnosticfl.models.lstm import lstm_cell, lstm_layer
+from agnosticfl.models.lstm import lstm_unit
+from agnosticfl.models.recurrent import over_time
 from tests.problems import assert_learns
 
 SMALL: dict[str, Any] = {"words": 6, "embedding": 3, "hidden": 5}
@@ -112,34 +113,38 @@ def test_a_sentence_s_loss_is_that_of_the_formulas(model: Model, formulas: Formu
 
 
 @pytest.mark.parametrize(
-    ("layer", "cell", "gates", "shapes"),
-    [
-        (lstm_layer, lstm_cell, 4, [(5, 20)]),
-        (cifg_layer, cifg_cell, 3, [(2, 15), (5, 2)]),
-    ],
+    ("unit", "gates", "size", "projected"), [(lstm_unit, 4, 5, False), (cifg_unit, 3, 2, True)]
 )
-def test_the_gradients_of_a_layer_are_those_of_its_cells(
-    layer: Any, cell: Any, gates: int, shapes: list[tuple[int, int]]
+@pytest.mark.parametrize("written_out", [False, True])
+def test_the_gradients_of_a_layer_are_those_of_its_formulas(
+    unit: Any,
+    gates: int,
+    size: int,
+    projected: bool,
+    written_out: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     rng = np.random.default_rng(0)
-    weights = [jnp.array(rng.normal(size=shape), jnp.float32) for shape in shapes]
-    z = jnp.array(rng.normal(size=(4, 3, 5 * gates)), jnp.float32)
+    shapes = {"u": (size, 5 * gates), "z": (4, 3, 5 * gates)} | ({"p": (5, 2)} if projected else {})
+    given = {k: jnp.array(rng.normal(size=shape), jnp.float32) for k, shape in shapes.items()}
+    if written_out:
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
 
-    def one_by_one(*arguments: jax.Array) -> jax.Array:
-        *weights, z = arguments
-        state = jnp.zeros((3, shapes[0][0])), jnp.zeros((3, 5))
+    def layer(given: dict[str, jax.Array]) -> jax.Array:
+        return over_time(unit, given["u"], given.get("p"), given["z"])
+
+    def one_by_one(given: dict[str, jax.Array]) -> jax.Array:
+        h, c = jnp.zeros((3, size)), jnp.zeros((3, 5))
         hidden: list[jax.Array] = []
-        for now in z:
-            inputs = now if cell is lstm_cell else (now, jnp.zeros((3, 2)))
-            state, _ = cell(*weights, state, inputs)
-            hidden.append(state[0])
+        for z in given["z"]:
+            c, m = unit(c, z + h @ given["u"])
+            h = m @ given["p"] if projected else m
+            hidden.append(h)
         return jnp.stack(hidden)
 
     def gradients(function: Any) -> Any:
-        def value(*arguments: jax.Array) -> jax.Array:
-            return jnp.sum(jnp.sin(3 * function(*arguments)))
-
-        return jax.grad(value, argnums=tuple(range(len(weights) + 1)))(*weights, z)
+        value = jax.value_and_grad(lambda given: jnp.sum(jnp.sin(3 * function(given))))(given)
+        return jax.tree.leaves(value)
 
     for actual, expected in zip(gradients(layer), gradients(one_by_one), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)

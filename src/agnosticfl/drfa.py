@@ -102,7 +102,13 @@ def training_round(
         alpha = domain_scaling(state.domain_weights, state.window.mean)
         until = jax.random.randint(server_key(setting.seed, t), (), 1, steps + 1)  # t'
         walk = Walk(w, w, until.astype(jnp.float32))
-        total = sum_over_clients(Broadcast(walk, alpha), cohort)
+        return after_sum(state, alpha, sum_over_clients(Broadcast(walk, alpha), cohort))
+
+    @jax.jit  # a part of the compiled round, or compiled by itself where clients are not
+    def after_sum(
+        state: ServerState, alpha: Array, total: Any
+    ) -> tuple[ServerState, RoundInfo, Params]:
+        t, w = state.round + 1, state.params
         mean_of = tree.divide(jnp.ones_like(total.beta), total.beta)
         delta, way, _ = tree.scale(mean_of, total.weighted_delta)
         params, opt_state, taken = server_step(setting.server_optimizer, delta, total.beta, state)

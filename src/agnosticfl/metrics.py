@@ -5,8 +5,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from agnosticfl.data.vocabulary import EOS, FIRST_WORD, PAD
@@ -42,8 +42,33 @@ def perplexity(logits: Array, targets: Array) -> Mean:
 
 def token_loss(logits: Array, targets: Array) -> Mean:
     """The cross-entropy of a sentence's tokens; padding is left out."""
-    loss = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-    return _over_tokens(loss, targets != PAD)
+    return _over_tokens(cross_entropy(logits, targets), targets != PAD)
+
+
+@jax.custom_vjp
+def cross_entropy(logits: Array, targets: Array) -> Array:
+    """−log softmax(logits)[target], over the last axis.
+
+    Its derivative, softmax − 1[target], is written down: that of taking one logit would be
+    scattered over all of them, in two passes more over numbers that fill an accelerator's memory.
+    """
+    return _cross_entropy(logits, targets)[0]
+
+
+def _cross_entropy(logits: Array, targets: Array) -> tuple[Array, tuple[Array, ...]]:
+    total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    own = jnp.take_along_axis(logits, targets[..., None], axis=-1)
+    return (total - own)[..., 0], (logits, total, targets)
+
+
+def _d_cross_entropy(kept: tuple[Array, ...], d: Array) -> tuple[Array, None]:
+    logits, total, targets = kept
+    ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
+    is_target = (ids == targets[..., None]).astype(logits.dtype)
+    return d[..., None] * (jnp.exp(logits - total) - is_target), None
+
+
+cross_entropy.defvjp(_cross_entropy, _d_cross_entropy)
 
 
 def in_vocab_accuracy(logits: Array, targets: Array) -> Mean:

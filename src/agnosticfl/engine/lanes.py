@@ -115,11 +115,15 @@ def on_one_device(work: ClientWork, planner: Planner, size: int, width: Width) -
         layout = tree.row(plan.layouts(planner, stacked, *width), 0)
         return jax.device_put(Packed(*feed.placed(data, pool, tree.row(stacked, 0), room), layout))
 
+    summed = sum_over(work, width.narrow)
+    if size > TINY:
+        # Compiled by itself it is the same program for every weight rule and server optimizer.
+        return Engine(feed.prefetched(packed), compiled(summed), compile=lambda round: round)
     rounds = min(MOST_ROUNDS, BLOCK_EXAMPLES // plan.most_examples(planner))
     blocks = None
-    if pool is not None and size <= TINY and rounds > 1:
+    if pool is not None and rounds > 1:
         blocks = in_blocks(planner, pool, width, rounds)
-    return Engine(feed.prefetched(packed), sum_over(work, width.narrow), blocks=blocks)
+    return Engine(feed.prefetched(packed), summed, blocks=blocks)
 
 
 def on_devices(mesh: Mesh, work: ClientWork, planner: Planner, _size: int, width: Width) -> Engine:

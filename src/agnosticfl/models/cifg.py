@@ -2,25 +2,16 @@
 """The paper's keyboard model: a recurrent cell with a coupled input and forget gate."""
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 from jax.nn import sigmoid
 
 from agnosticfl.model import Model
-from agnosticfl.models.language import (
-    DEFAULT_METRICS,
-    Sizes,
-    before,
-    gates,
-    language_model,
-    over_time,
-)
-from agnosticfl.precision import product, rounded
+from agnosticfl.models.language import DEFAULT_METRICS, Sizes, language_model
+from agnosticfl.models.recurrent import gates, over_time
+from agnosticfl.precision import product
 
 
 def cifg(
@@ -45,7 +36,7 @@ class CIFG(nnx.Module):
     def __init__(self, sizes: Sizes, rngs: nnx.Rngs):
         orthogonal, glorot = nnx.initializers.orthogonal(), nnx.initializers.glorot_uniform()
         self.embedding = nnx.Embed(sizes.vocabulary, sizes.embedding, rngs=rngs)
-        self.gates = gates(sizes, (1, 0, 0), rngs)
+        self.gates = gates(sizes.embedding, sizes.hidden, (1, 0, 0), rngs)
         shape = (sizes.embedding, 3 * sizes.hidden)
         self.recurrent = nnx.Param(orthogonal(rngs.params(), shape))
         shape = (sizes.hidden, sizes.embedding)
@@ -54,62 +45,18 @@ class CIFG(nnx.Module):
     def __call__(self, inputs: Array) -> Array:
         # Time comes first in the loop; turning ids and the narrow layer costs least.
         z = self.gates(self.embedding(inputs.T))
-        h = cifg_layer(self.recurrent[...], self.projection[...], z)
-        return self.embedding.attend(h.swapaxes(0, 1))
+        h = over_time(cifg_unit, self.recurrent[...], self.projection[...], z)
+        return product(h.swapaxes(0, 1), self.embedding.embedding[...].T)
 
 
-@jax.custom_vjp
-def cifg_layer(recurrent: Array, projection: Array, z: Array) -> Array:
-    """h_1 … h_T from the inputs' part of the gates z = W x + b, [T, n, 3 hidden].
+def cifg_unit(c: Array, a: Array) -> tuple[Array, Array]:
+    """One time step, c_{t-1} and the sums at the gates a_t -> c_t, m_t.
 
-    As in `lstm_layer`, the gradients of U and P are one product each over all time steps.
-    """
-    return _hidden(recurrent, projection, z, _nothing(projection, z))[0]
-
-
-def _nothing(projection: Array, z: Array) -> Array:
-    return jnp.zeros((*z.shape[:2], projection.shape[1]), z.dtype)
-
-
-def _hidden(recurrent: Array, projection: Array, z: Array, added: Array) -> tuple[Array, Array]:
-    start = tuple(jnp.zeros((z.shape[1], size), z.dtype) for size in reversed(projection.shape))
-    cell = partial(cifg_cell, rounded(recurrent), rounded(projection))
-    return over_time(cell, start, (z, added))
-
-
-def _forward(recurrent: Array, projection: Array, z: Array) -> tuple[Array, Any]:
-    hidden = partial(_hidden, recurrent, projection)
-    (h, m), pullback = jax.vjp(hidden, z, _nothing(projection, z))
-    return h, (h, m, pullback)
-
-
-def _backward(kept: Any, d_h: Array) -> tuple[Array, Array, Array]:
-    h, m, pullback = kept
-    d_z, d_projected = pullback((d_h, jnp.zeros_like(m)))
-    d_recurrent = jnp.einsum("tni,tnj->ij", before(h), d_z)
-    return d_recurrent, jnp.einsum("tni,tnj->ij", m, d_projected), d_z
-
-
-cifg_layer.defvjp(_forward, _backward)
-
-
-def cifg_cell(
-    recurrent: Array,
-    projection: Array,
-    state: tuple[Array, Array],
-    inputs: tuple[Array, Array],
-) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """One time step: h_t and m_t. `added` is 0; its gradient is that of P m_t.
-
-    f, g, o = z + U h_{t-1}
+    f, g, o = a_t
     c_t = σ(f) c_{t-1} + (1 − σ(f)) tanh(g)
     m_t = σ(o) tanh(c_t)
-    h_t = P m_t
     """
-    (h, c), (z, added) = state, inputs
-    f, g, o = jnp.split(z + product(h, recurrent), 3, axis=-1)
+    f, g, o = jnp.split(a, 3, axis=-1)
     forget = sigmoid(f)
     c = forget * c + (1 - forget) * jnp.tanh(g)
-    m = sigmoid(o) * jnp.tanh(c)
-    h = product(m, projection) + added
-    return (h, c), (h, m)
+    return c, sigmoid(o) * jnp.tanh(c)

@@ -7,7 +7,6 @@ A sentence is `tokens`, [length + 1] ids: 0 pad, 1 bos, 2 eos, K words from 3 on
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -88,30 +87,3 @@ def sentence_loss(logits: Array, targets: Array) -> Array:
     """The mean cross-entropy of a sentence's real tokens, [n]; 0 if it has none."""
     total, tokens = token_loss(logits, targets)
     return tree.divide(total, tokens)
-
-
-def gates(sizes: Sizes, forget: Sequence[int], rngs: nnx.Rngs) -> nnx.Linear:
-    """The part of a cell's gates that depends on the input, with one number in `forget` a gate.
-
-    Where it is 1, the bias starts at 1: a cell that remembers at first learns sooner.
-    """
-    return nnx.Linear(
-        sizes.embedding,
-        len(forget) * sizes.hidden,
-        kernel_init=nnx.initializers.glorot_uniform(),
-        bias_init=lambda _, __, dtype: jnp.repeat(jnp.array(forget, dtype), sizes.hidden),
-        rngs=rngs,
-    )
-
-
-def over_time(cell: Callable[..., Any], start: Any, inputs: Any) -> Any:
-    """What `cell`, (state, inputs_t) -> (state, out_t), gives at t = 1 … T, stacked.
-
-    On accelerators the loop is written out: its steps are so short that looping costs as much.
-    """
-    return jax.lax.scan(cell, start, inputs, unroll=jax.default_backend() != "cpu")[1]
-
-
-def before(h: Array) -> Array:
-    """h_0 … h_{T-1} from h_1 … h_T, where h_0 is 0."""
-    return jnp.concatenate([jnp.zeros_like(h[:1]), h[:-1]])
