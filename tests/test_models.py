@@ -224,8 +224,11 @@ def test_a_convolution_is_a_matrix_product():
     np.testing.assert_array_equal(convolution(x, kernel, (1, 1), "VALID", **options), wanted)
 
 
-@pytest.mark.parametrize(("platform", "convolves"), [("cpu", True), ("cuda", False)])
-def test_clients_side_by_side_convolve_on_a_cpu_only(platform: str, convolves: bool):
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("trains", [False, True])
+def test_clients_side_by_side_convolve_on_a_cpu_alone_and_only_to_measure(
+    platform: str, trains: bool
+):
     model = cnn(classes=2)
 
     def loss(params: Any, examples: Any) -> jax.Array:
@@ -235,9 +238,26 @@ def test_clients_side_by_side_convolve_on_a_cpu_only(platform: str, convolves: b
         return jax.tree.map(lambda a: jax.ShapeDtypeStruct((3, *a.shape), a.dtype), tree)
 
     params = several(jax.eval_shape(model.init, jax.random.key(0)))
-    traced = jax.jit(jax.vmap(jax.grad(loss))).trace(params, several(images(4)))
-    text = traced.lower(lowering_platforms=(platform,)).as_text()
-    assert ("convolution" in text) == convolves
+    function = jax.jit(jax.vmap(jax.grad(loss) if trains else loss))
+    text = (
+        function.trace(params, several(images(4))).lower(lowering_platforms=(platform,)).as_text()
+    )
+    assert ("convolution" in text) == (platform == "cpu" and not trains)
+
+
+def test_a_convolution_s_gradients_are_those_of_xla_s():
+    x = jax.random.normal(jax.random.key(0), (2, 6, 5, 3))
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 4))
+
+    def plain(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=layout)
+
+    def gradients(function: Any) -> Any:
+        return jax.grad(lambda *given: jnp.sum(jnp.sin(function(*given))), (0, 1))(x, kernel)
+
+    for actual, expected in zip(gradients(convolution), gradients(plain), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def bright_or_dark() -> FederatedData:

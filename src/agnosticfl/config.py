@@ -264,14 +264,18 @@ def flat(config: Config) -> dict[str, str]:
 
 
 def title(config: Config) -> str:
-    """The algorithm as a table prints it."""
+    """The algorithm as a table prints it, with its strength and what its uploads go through."""
     entry = ALGORITHMS[config.algorithm]
     name = entry.title.format(target=config.target)
-    if entry.parameter is None:
-        return name
-    symbol, key = entry.parameter
-    value = _get(dataclasses.asdict(config), key)
-    return f"{name} ({symbol} = {value:g})" if isinstance(value, int | float) else name
+    if entry.parameter is not None:
+        symbol, key = entry.parameter
+        value = _get(dataclasses.asdict(config), key)
+        name += f" ({symbol} = {value:g})" if isinstance(value, int | float) else ""
+    if config.dp:
+        name += f", ε = {config.dp['epsilon']:g}"
+    for key, value in (config.compress or {}).items():
+        name += f", {value} bits" if key == "bits" else f", largest {100 * value:g} %"
+    return name
 
 
 def _config(values: Table, where: str) -> Config:

@@ -263,7 +263,7 @@ def train(
         lanes, total = carry
         width = jax.tree.leaves(lanes)[0].shape[0]
         slot, place = jax.tree.map(lambda leaf: leaf[s, :width], (layout.slot, places))
-        trained = jax.vmap(one_lane)(lanes, slot, place)
+        trained = side_by_side(one_lane, width)(lanes, slot, place)
         # What clients at their last step contribute; then their lanes go back to w_{t-1}.
         total = jax.lax.cond(
             jnp.any(place.last), add, lambda total, *_: total, total, trained[0], slot, place.last
@@ -277,6 +277,17 @@ def train(
         lanes = jax.tree.map(lambda leaf: leaf[:narrow], lanes)
         _, total = jax.lax.fori_loop(layout.wide, layout.steps, step, (lanes, total))
     return finished(total)
+
+
+def side_by_side(function: Callable[..., Any], lanes: int) -> Callable[..., Any]:
+    """`jax.vmap`, but a lane alone is left alone: a CPU takes twice as long for a batch of one."""
+    if lanes > 1:
+        return jax.vmap(function)
+
+    def alone(*stacked: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf[None], function(*tree.row(stacked, 0)))
+
+    return alone
 
 
 def local_step_at(work: ClientWork, cohort: Cohort, slot: Array, number: Array) -> LocalStep:

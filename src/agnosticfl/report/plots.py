@@ -76,6 +76,8 @@ def plots(comparison: Comparison) -> Iterator[Plot]:
     yield from _curves(comparison)
     if len(comparison.rows) > 2 and all(row.overall for row in comparison.rows):
         yield pareto(comparison)
+    if len({epsilon(row) for row in comparison.rows} - {None}) > 1:
+        yield privacy(comparison)
     yield _weights(comparison)
     yield from _losses(comparison)
     yield _counts(comparison)
@@ -137,19 +139,28 @@ def pareto(comparison: Comparison) -> Plot:
     sign = 1 if kind(metric).higher_is_better else -1
     points = [(row.overall[metric], worst(metric, row.cells[metric])) for row in comparison.rows]
     means = np.array([[average.mean, lowest.mean] for average, lowest in points])
+    near = close_up(sign * means)
     with mpl.rc_context(STYLE):
-        rows = (len(points) + 1) // 2
-        figure = Figure((WIDTH, 3.2 + 0.2 * rows), layout="constrained")
-        axes = figure.subplots()
+        height = 3.2 + 0.2 * ((len(points) + 1) // 2) + (0 if near is None else 2.8)
+        figure = Figure((WIDTH, height), layout="constrained")
+        panels = figure.subplots(1 if near is None else 2, squeeze=False)[:, 0]
         best = means[undominated(sign * means)]
-        axes.plot(*best[np.argsort(best[:, 0])].T, color="#808080", linewidth=1, zorder=1)
-        for i, (row, (average, lowest)) in enumerate(zip(comparison.rows, points, strict=True)):
-            color, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
-            if len(average.values) > 1:
-                axes.scatter(average.values, lowest.values, s=6, color=color, alpha=0.5)
-            axes.scatter(*means[i], s=45, color=color, marker=marker, label=row.title, zorder=2)
-        axes.set_xlabel(f"{metric} over all test examples")
-        axes.set_ylabel(f"{metric} of the worst domain")
+        for axes in panels:
+            axes.plot(*best[np.argsort(best[:, 0])].T, color="#808080", linewidth=1, zorder=1)
+            for i, (row, (average, lowest)) in enumerate(zip(comparison.rows, points, strict=True)):
+                color, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+                if len(average.values) > 1:
+                    axes.scatter(average.values, lowest.values, s=6, color=color, alpha=0.5)
+                label = row.title if axes is panels[0] else None
+                axes.scatter(*means[i], s=45, color=color, marker=marker, label=label, zorder=2)
+            axes.set_ylabel(f"{metric} of the worst domain")
+        if near is not None:
+            low, high = means[near].min(axis=0), means[near].max(axis=0)
+            margin = 0.15 * (high - low)
+            panels[1].set_xlim(low[0] - margin[0], high[0] + margin[0])
+            panels[1].set_ylim(low[1] - margin[1], high[1] + margin[1])
+            panels[1].set_title("The better half, closer")
+        panels[-1].set_xlabel(f"{metric} over all test examples")
         figure.legend(loc="outside upper left", ncols=2)
     better = "higher" if sign == 1 else "lower"
     caption = (
@@ -157,6 +168,63 @@ def pareto(comparison: Comparison) -> Plot:
         " the line joins the algorithms that no other beats in both"
     )
     return Plot("pareto", caption, figure)
+
+
+def close_up(points: np.ndarray) -> np.ndarray | None:
+    """[n] the half of the points [n, 2] with the highest second number, if it lies in a corner.
+
+    None if the others leave it room enough: a third of the picture or more in both directions.
+    """
+    near = points[:, 1] >= np.median(points[:, 1])
+    if not np.isfinite(points[near]).all():
+        return None
+    room = np.ptp(points[np.isfinite(points).all(axis=1)], axis=0)
+    return near if np.all(np.ptp(points[near], axis=0) < room / 3) and near.sum() > 2 else None
+
+
+def privacy(comparison: Comparison) -> Plot:
+    """Utility against ε; a dotted line is the same algorithm without privacy."""
+    metric = comparison.metrics[0]
+    lowest = {row.title: worst(metric, row.cells[metric]) for row in comparison.rows}
+    names = list(dict.fromkeys(row.algorithm for row in comparison.rows))
+    with mpl.rc_context(STYLE):
+        figure = Figure((WIDTH, 3.4), layout="constrained")
+        axes = figure.subplots()
+        for i, name in enumerate(names):
+            color, rows = COLOURS[i % len(COLOURS)], _of(comparison, name)
+            points = sorted((e, row) for row in rows if (e := epsilon(row)) is not None)
+            cells = [lowest[row.title] for _, row in points]
+            axes.plot(
+                [e for e, _ in points],
+                [cell.mean for cell in cells],
+                color=color,
+                marker=MARKERS[i % len(MARKERS)],
+                label=rows[0].title.partition(",")[0],
+            )
+            for (e, _), cell in zip(points, cells, strict=True):
+                axes.scatter([e] * len(cell.values), cell.values, s=6, color=color, alpha=0.5)
+            for row in rows:
+                if epsilon(row) is None:
+                    axes.axhline(lowest[row.title].mean, color=color, linestyle=":", linewidth=1)
+        budgets = sorted({e for row in comparison.rows if (e := epsilon(row)) is not None})
+        axes.set_xscale("log")
+        axes.set_xticks(budgets, [f"{e:g}" for e in budgets])
+        axes.xaxis.minorticks_off()
+        axes.set_xlabel("ε")
+        axes.set_ylabel(f"{metric} of the worst domain")
+        figure.legend(loc="outside upper left", ncols=2)
+    caption = f"Test {metric} of the worst domain against ε (dotted: without privacy)"
+    return Plot("privacy", caption, figure)
+
+
+def epsilon(row: Row) -> float | None:
+    """The budget of a row's runs, if they have one."""
+    dp = row.runs[0].config.dp
+    return None if dp is None else float(dp["epsilon"])
+
+
+def _of(comparison: Comparison, algorithm: str) -> list[Row]:
+    return [row for row in comparison.rows if row.algorithm == algorithm]
 
 
 def undominated(points: np.ndarray) -> np.ndarray:

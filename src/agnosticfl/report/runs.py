@@ -95,9 +95,7 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
     tasks = sorted({run.config.task for run in runs})
     check(len(tasks) == 1, f"runs of different tasks cannot be compared: {', '.join(tasks)}")
     groups: dict[str, list[Run]] = {}
-    for run in sorted(
-        runs, key=lambda r: (list(ALGORITHMS).index(r.config.algorithm), r.config.seed)
-    ):
+    for run in sorted(runs, key=_order):
         groups.setdefault(title(run.config), []).append(run)
     for name, group in groups.items():
         seeds = [run.config.seed for run in group]
@@ -117,6 +115,13 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
     }
     rows = [_row(name, group, known) for name, group in groups.items()]
     return Comparison(tasks[0], domains, metrics, rows, _harder(rows, metrics[0]))
+
+
+def _order(run: Run) -> tuple[float, ...]:
+    """The paper's algorithms first; of one algorithm, less and less of ε."""
+    config = run.config
+    epsilon = math.inf if config.dp is None else config.dp["epsilon"]
+    return list(ALGORITHMS).index(config.algorithm), -epsilon, config.seed
 
 
 def worst(metric: str, cells: dict[str, Cell]) -> Cell:
