@@ -30,6 +30,16 @@ def test_the_algorithm_s_own_settings_are_stronger_than_the_task_s():
     assert title(resolve("toy", "fedavg-target", "centre 1")) == "FedAvg (centre 1)"
 
 
+def test_runs_that_differ_in_strength_privacy_or_compression_have_names_of_their_own():
+    term = resolve("toy", "term")
+    assert title(term) == "TERM (τ = 1)"
+    private = dataclasses.replace(term, dp={"epsilon": 8.0, "delta": 1e-6})
+    assert title(private) == "TERM (τ = 1), ε = 8"
+    afa = resolve("toy")
+    assert title(dataclasses.replace(afa, compress={"bits": 4})) == "AFA, 4 bits"
+    assert title(dataclasses.replace(afa, compress={"top_k": 0.005})) == "AFA, largest 0.5 %"
+
+
 def test_sets_change_the_task_also_for_one_algorithm():
     sets = ["batch_size=5", "algorithms.fedavg.client_optimizer={name='adam', learning_rate=0.1}"]
     assert resolve("toy", sets=sets).batch_size == 5

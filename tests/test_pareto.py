@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from agnosticfl.report.plots import close_up, pareto, plots, privacy, undominated
+from agnosticfl.report.progress import ends, progress
 from agnosticfl.report.runs import Comparison, Run, compare_runs
 from tests.test_report import made_up
 
@@ -72,5 +73,7 @@ def test_utility_against_privacy_is_a_line_an_algorithm():
     legend = privacy(comparison).figure.legends[0]
     assert [text.get_text() for text in legend.get_texts()] == ["FedAvg (uniform)", "AFA"]
     assert "privacy" in [plot.name for plot in plots(comparison)]
+    two = compare_runs([private("fedavg", e, 0, loss) for e, loss in ((4, 9.0), (None, 3.0))])
+    assert ends(two, progress(two)) == {0: 3.0}  # others are held against FedAvg without privacy
     one_budget = compare_runs([run for run in runs if run.config.algorithm == "fedavg"])
     assert "privacy" not in [plot.name for plot in plots(one_budget)]

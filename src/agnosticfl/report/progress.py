@@ -56,11 +56,11 @@ def progress(comparison: Comparison) -> Progress:
 
 
 def ends(comparison: Comparison, course: Progress) -> dict[int, float]:
-    """Seed -> the last value of FedAvg (uniform); empty without it."""
+    """Seed -> the last value of FedAvg (uniform), of its first row if privacy makes it several."""
+    rows = [row for row in comparison.rows if row.algorithm == REFERENCE]
     return {
         run.config.seed: float(curve.values[-1])
-        for row in comparison.rows
-        if row.algorithm == REFERENCE
+        for row in rows[:1]
         for run, curve in zip(row.runs, course.curves[row.title], strict=True)
     }
 

@@ -118,10 +118,11 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
 
 
 def _order(run: Run) -> tuple[float, ...]:
-    """The paper's algorithms first; of one algorithm, less and less of ε."""
+    """The paper's algorithms first; of one algorithm, less and less of ε, plain uploads first."""
     config = run.config
     epsilon = math.inf if config.dp is None else config.dp["epsilon"]
-    return list(ALGORITHMS).index(config.algorithm), -epsilon, config.seed
+    index = list(ALGORITHMS).index(config.algorithm)
+    return index, -epsilon, config.compress is not None, config.seed
 
 
 def worst(metric: str, cells: dict[str, Cell]) -> Cell:
