@@ -10,6 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from agnosticfl.data import from_arrays
@@ -17,6 +18,7 @@ from agnosticfl.evaluate import evaluator
 from agnosticfl.metrics import (
     Mean,
     accuracy,
+    cross_entropy,
     in_vocab_accuracy,
     in_vocab_accuracy_fedjax,
     in_vocab_accuracy_tff,
@@ -36,6 +38,20 @@ def logits() -> jax.Array:
     for place, (first, second) in enumerate(zip(FIRST_CHOICE, SECOND_CHOICE, strict=True)):
         rows[0, place, first], rows[0, place, second] = 2, 1
     return jnp.asarray(rows)
+
+
+def test_a_cross_entropy_and_its_derivative_are_optax_s():
+    """Also where a logit is so large that its exp would be infinite."""
+    rows = 5 * jax.random.normal(jax.random.key(0), (3, 4, 6))
+    rows = rows.at[0, 0, 3].set(1000.0)
+    targets = jax.random.randint(jax.random.key(1), (3, 4), 0, 6)
+
+    def both(function: Callable[..., jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return jax.value_and_grad(lambda rows: jnp.sum(jnp.sin(function(rows, targets))))(rows)
+
+    expected = both(optax.softmax_cross_entropy_with_integer_labels)
+    for a, b in zip(both(cross_entropy), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
