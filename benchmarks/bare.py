@@ -51,7 +51,7 @@ def timed(workload: Any, model: Model) -> Iterator[float]:
     def step(carry: tuple[Params, Array], examples: Examples) -> tuple[Params, Array]:
         w, key = carry
         key, own = jax.random.split(key)
-        return _descent(model, rate, w, examples, own), key
+        return descent(model, rate, w, examples, own), key
 
     t = 0
     while True:
@@ -77,13 +77,14 @@ def cost_of_round(workload: Any, model: Model) -> costs.Cost:
         return model.per_example_loss(w, examples, None)
 
     def step(w: Params, examples: Examples) -> Params:
-        return _descent(model, 0.1, w, examples, jax.random.key(0))
+        return descent(model, 0.1, w, examples, jax.random.key(0))
 
     loss = costs.cost(forward, params, passes[0]).times(len(passes))
     return loss + costs.cost(step, params, steps[0]).times(len(steps))
 
 
-def _descent(model: Model, rate: float, w: Params, examples: Examples, key: Array) -> Params:
+def descent(model: Model, rate: float, w: Params, examples: Examples, key: Array) -> Params:
+    """One step of gradient descent on a batch's mean loss."""
     gradient = jax.grad(lambda w: jnp.mean(model.per_example_loss(w, examples, key)))(w)
     return jax.tree.map(lambda leaf, g: leaf - rate * g, w, gradient)
 
@@ -94,11 +95,12 @@ def _batches(workload: Any, data: FederatedData, t: int) -> tuple[list[Examples]
     rows = [np.arange(data.offsets[k], data.offsets[k + 1]) for k in clients]
     size = workload.hparams["batch_size"]
     return (
-        _cut(data, np.concatenate(rows), loss_batch()),
-        [batch for own in rows for batch in _cut(data, own, size)],
+        cut(data, np.concatenate(rows), loss_batch()),
+        [batch for own in rows for batch in cut(data, own, size)],
     )
 
 
-def _cut(data: FederatedData, rows: np.ndarray, size: int) -> list[Any]:
+def cut(data: FederatedData, rows: np.ndarray, size: int) -> list[Any]:
+    """Batches of these examples; the last one is filled up with the first ones."""
     rows = np.resize(rows, -(-len(rows) // size) * size).reshape(-1, size)
     return [{name: array[part] for name, array in data.examples.items()} for part in rows]

@@ -68,7 +68,7 @@ def test_utility_against_privacy_is_a_line_an_algorithm():
     (axes,) = privacy(comparison).figure.axes
     fedavg, afa, without = axes.lines
     np.testing.assert_allclose(np.asarray(fedavg.get_xydata()), [[16, 6.5]])
-    np.testing.assert_allclose(np.asarray(afa.get_xydata()), [[4, 9.5], [16, 5.5]])
+    np.testing.assert_allclose(np.asarray(afa.get_xydata()), [[16, 5.5], [4, 9.5]])
     np.testing.assert_allclose(np.asarray(without.get_ydata()), [2.5, 2.5])
     legend = privacy(comparison).figure.legends[0]
     assert [text.get_text() for text in legend.get_texts()] == ["FedAvg (uniform)", "AFA"]

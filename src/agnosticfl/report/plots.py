@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Curves over rounds and bytes: every seed, their mean, and the band between the extremes."""
 
+import dataclasses
 import io
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,10 +14,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from agnosticfl.config import title
 from agnosticfl.metrics import kind
 from agnosticfl.report.grid import byte_unit
 from agnosticfl.report.progress import Curve, ends, progress
-from agnosticfl.report.runs import Comparison, Row, worst
+from agnosticfl.report.runs import Cell, Comparison, Row, worst
 
 STYLE: Any = {
     "axes.spines.top": False,
@@ -76,7 +79,7 @@ def plots(comparison: Comparison) -> Iterator[Plot]:
     yield from _curves(comparison)
     if len(comparison.rows) > 2 and all(row.overall for row in comparison.rows):
         yield pareto(comparison)
-    if len({epsilon(row) for row in comparison.rows} - {None}) > 1:
+    if len({row.runs[0].epsilon for row in comparison.rows} - {math.inf}) > 1:
         yield privacy(comparison)
     yield _weights(comparison)
     yield from _losses(comparison)
@@ -185,46 +188,33 @@ def close_up(points: np.ndarray) -> np.ndarray | None:
 def privacy(comparison: Comparison) -> Plot:
     """Utility against ε; a dotted line is the same algorithm without privacy."""
     metric = comparison.metrics[0]
-    lowest = {row.title: worst(metric, row.cells[metric]) for row in comparison.rows}
-    names = list(dict.fromkeys(row.algorithm for row in comparison.rows))
+    points: dict[str, list[tuple[float, Cell]]] = {}  # algorithm -> ε, the worst domain's cell
+    for row in comparison.rows:
+        name = title(dataclasses.replace(row.runs[0].config, dp=None))
+        lowest = worst(metric, row.cells[metric])
+        points.setdefault(name, []).append((row.runs[0].epsilon, lowest))
     with mpl.rc_context(STYLE):
         figure = Figure((WIDTH, 3.4), layout="constrained")
         axes = figure.subplots()
-        for i, name in enumerate(names):
-            color, rows = COLOURS[i % len(COLOURS)], _of(comparison, name)
-            points = sorted((e, row) for row in rows if (e := epsilon(row)) is not None)
-            cells = [lowest[row.title] for _, row in points]
-            axes.plot(
-                [e for e, _ in points],
-                [cell.mean for cell in cells],
-                color=color,
-                marker=MARKERS[i % len(MARKERS)],
-                label=rows[0].title.partition(",")[0],
-            )
-            for (e, _), cell in zip(points, cells, strict=True):
-                axes.scatter([e] * len(cell.values), cell.values, s=6, color=color, alpha=0.5)
-            for row in rows:
-                if epsilon(row) is None:
-                    axes.axhline(lowest[row.title].mean, color=color, linestyle=":", linewidth=1)
-        budgets = sorted({e for row in comparison.rows if (e := epsilon(row)) is not None})
+        for i, (name, own) in enumerate(points.items()):
+            color, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+            means = np.array([[e, cell.mean] for e, cell in own if e < math.inf]).reshape(-1, 2)
+            axes.plot(*means.T, color=color, marker=marker, label=name)
+            for epsilon, cell in own:
+                if epsilon < math.inf:
+                    many = [epsilon] * len(cell.values)
+                    axes.scatter(many, cell.values, s=6, color=color, alpha=0.5)
+                else:
+                    axes.axhline(cell.mean, color=color, linestyle=":", linewidth=1)
+        budgets = sorted({row.runs[0].epsilon for row in comparison.rows} - {math.inf})
         axes.set_xscale("log")
-        axes.set_xticks(budgets, [f"{e:g}" for e in budgets])
+        axes.set_xticks(budgets, [f"{epsilon:g}" for epsilon in budgets])
         axes.xaxis.minorticks_off()
         axes.set_xlabel("ε")
         axes.set_ylabel(f"{metric} of the worst domain")
         figure.legend(loc="outside upper left", ncols=2)
     caption = f"Test {metric} of the worst domain against ε (dotted: without privacy)"
     return Plot("privacy", caption, figure)
-
-
-def epsilon(row: Row) -> float | None:
-    """The budget of a row's runs, if they have one."""
-    dp = row.runs[0].config.dp
-    return None if dp is None else float(dp["epsilon"])
-
-
-def _of(comparison: Comparison, algorithm: str) -> list[Row]:
-    return [row for row in comparison.rows if row.algorithm == algorithm]
 
 
 def undominated(points: np.ndarray) -> np.ndarray:

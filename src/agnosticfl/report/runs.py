@@ -32,6 +32,11 @@ class Run(NamedTuple):
         return np.array([record[name] for record in self.records], np.float64)
 
     @property
+    def epsilon(self) -> float:
+        """The budget of its privacy; infinite without any."""
+        return math.inf if self.config.dp is None else float(self.config.dp["epsilon"])
+
+    @property
     def looks(self) -> list[int]:
         """The numbers of the records with a look at held-out clients."""
         return [i for i, record in enumerate(self.records) if "heldout" in record]
@@ -119,10 +124,8 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
 
 def _order(run: Run) -> tuple[float, ...]:
     """The paper's algorithms first; of one algorithm, less and less of ε, plain uploads first."""
-    config = run.config
-    epsilon = math.inf if config.dp is None else config.dp["epsilon"]
-    index = list(ALGORITHMS).index(config.algorithm)
-    return index, -epsilon, config.compress is not None, config.seed
+    index = list(ALGORITHMS).index(run.config.algorithm)
+    return index, -run.epsilon, run.config.compress is not None, run.config.seed
 
 
 def worst(metric: str, cells: dict[str, Cell]) -> Cell:
