@@ -16,9 +16,9 @@ import numpy as np
 from jax import Array
 
 from agnosticfl import from_arrays
-from agnosticfl.data import FederatedData
-from agnosticfl.engine.plan import loss_batch
-from agnosticfl.model import Examples, Model, Params
+from agnosticfl.core.federated import FederatedData
+from agnosticfl.core.model import Examples, Model, Params
+from agnosticfl.engines.helpers.plan import loss_batch
 
 
 def federated(workload: Any) -> FederatedData:

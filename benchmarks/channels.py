@@ -16,9 +16,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from agnosticfl.config import Config, resolve
-from agnosticfl.experiment import run
 from agnosticfl.files import write_json
+from agnosticfl.runs.config import Config
+from agnosticfl.runs.resolve import resolve
+from agnosticfl.runs.run import run
 
 
 class Row(NamedTuple):

@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from agnosticfl import agnostic_fedavg, exponentiated_gradient, from_functions
-from agnosticfl.bounds import Bounds, bounding
-from agnosticfl.channel import plain
-from agnosticfl.data.toy import toy
+from agnosticfl.channels.bounds import Bounds, bounding
+from agnosticfl.core.channel import plain
+from agnosticfl.data.sources.toy import toy
 from agnosticfl.weights import capped, chain
 
 CENTRES, POINTS = [-1.0, -0.5, 0.25, 0.5, 1.0], [80, 120, 200, 250, 350]
@@ -68,7 +68,7 @@ def attacked(
         state, info = algorithm.round(state, algorithm.cohort(int(state.round) + 1))
     w = float(state.params["w"])
     worst = max((centre - w) ** 2 for centre in CENTRES) + SPREAD**2
-    clipped: Any = info.channel.get("clients_clipped", 0) if info else 0
+    clipped: Any = info.channel_report.get("clients_clipped", 0) if info else 0
     return Outcome(w, float(state.domain_weights[DOMAIN]), worst, float(clipped))
 
 

@@ -33,13 +33,13 @@ import optax
 from bare import federated
 
 from agnosticfl import agnostic_fedavg, exponentiated_gradient
-from agnosticfl.engine import ENGINES
-from agnosticfl.engine.seam import EngineBuilder
-from agnosticfl.experiment import played
-from agnosticfl.model import Model
+from agnosticfl.core.model import Model
+from agnosticfl.core.precision import PRECISIONS, model_in_precision
+from agnosticfl.engines.base import EngineBuilder
+from agnosticfl.methods.base import Algorithm
 from agnosticfl.models import cnn, lstm, point
-from agnosticfl.precision import PRECISIONS, model_in_precision
-from agnosticfl.rounds import Algorithm
+from agnosticfl.registry import ENGINES
+from agnosticfl.runs.playing import played
 
 MODELS: dict[str, Callable[[], Model]] = {"toy": point, "emnist": cnn, "stackoverflow": lstm}
 
@@ -118,7 +118,7 @@ class Clock:
         memory = jax.local_devices()[0].memory_stats() or {}
         found: dict[str, Any] = {
             "first_call_s": self.first_call_s,
-            "settings": dict(self.algorithm.settings),
+            "settings": dict(self.algorithm.choices),
             "tflop_per_round": needed.flops / 1e12,
             "tflop_per_s": needed.flops / seconds / 1e12,
             "gb_per_round": needed.bytes / 1e9,
@@ -154,7 +154,7 @@ def make_algorithm(
     name, _, lanes = engine.partition(":")
     if lanes:
         choices["lanes"] = int(lanes)
-    build: EngineBuilder = functools.partial(ENGINES[name], **choices)
+    build: EngineBuilder = functools.partial(ENGINES.get(name), **choices)
     return agnostic_fedavg(
         model,
         federated(workload),

@@ -28,10 +28,10 @@ import numpy as np
 import optax
 
 from agnosticfl import agnostic_fedavg, from_arrays
-from agnosticfl.engine import lanes
+from agnosticfl.engines import lanes_engine
+from agnosticfl.methods.base import Algorithm
 from agnosticfl.models import cifg
-from agnosticfl.rounds import Algorithm
-from agnosticfl.tracking import read_records
+from agnosticfl.runs.records import read_records
 
 CLIENTS, LARGEST, WORDS, LENGTH, BATCH = 1000, 8, 10_000, 20, 8
 LANES = 4  # of the cohorts' comparison on a CPU: memory is about lanes × |W| there too
@@ -136,7 +136,7 @@ def _keyboard(clients: int, **options: Any) -> Algorithm:
         clients_per_round=clients,
         batch_size=BATCH,
         client_optimizer=optax.sgd(0.1),
-        engine=lambda *given: lanes(*given, **options),
+        engine=lambda *given: lanes_engine(*given, **options),
     )
 
 

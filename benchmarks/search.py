@@ -18,10 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from agnosticfl.config import resolve
+from agnosticfl.core.evaluate import Worst, worst_domain
+from agnosticfl.core.metrics import reading
 from agnosticfl.errors import check
-from agnosticfl.evaluate import Worst, worst_domain
-from agnosticfl.metrics import kind
+from agnosticfl.runs.resolve import resolve
 
 
 class Result(NamedTuple):
@@ -67,7 +67,7 @@ def metric_of(options: argparse.Namespace) -> str:
 def table(options: argparse.Namespace, results: list[Result]) -> str:
     """Markdown, best first."""
     metric = metric_of(options)
-    sign = -1 if kind(metric).higher_is_better else 1
+    sign = -1 if reading(metric).higher_is_better else 1
     results.sort(key=lambda r: sign * r.worst.value if r.worst else math.inf)
     lines = [
         f"| {options.algorithm} | worst domain | {metric}, held out | gap |",

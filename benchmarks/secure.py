@@ -21,10 +21,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from agnosticfl.secure import client, keys, primitives
-from agnosticfl.secure.client import State
-from agnosticfl.secure.graph import holders_of, neighbours
-from agnosticfl.secure.messages import (
+from agnosticfl.secagg import derivation as keys
+from agnosticfl.secagg import member as client
+from agnosticfl.secagg import primitives
+from agnosticfl.secagg.aggregator import Server
+from agnosticfl.secagg.agreement import Agreement, Member, digest_of, graph_of, member
+from agnosticfl.secagg.graph import holders_of, neighbours
+from agnosticfl.secagg.member import State
+from agnosticfl.secagg.messages import (
     BOX,
     Boxes,
     Confirmed,
@@ -39,9 +43,7 @@ from agnosticfl.secure.messages import (
     pack,
     parse,
 )
-from agnosticfl.secure.primitives import SEED, random_bytes
-from agnosticfl.secure.server import Server
-from agnosticfl.secure.settings import Member, Settings, digest_of, graph_of, member
+from agnosticfl.secagg.primitives import SEED, random_bytes
 
 LOST = 20  # one in so many
 Result = TypeVar("Result")
@@ -65,9 +67,9 @@ class Cohort:
 
     def __init__(self, clients: int, length: int) -> None:
         signing = [primitives.signing_key() for _ in range(clients)]
-        settings = Settings(b"benchmark", [primitives.verify_key(key) for key in signing])
-        self.members: list[Member] = [member(settings, key) for key in signing]
-        self.server = Server(settings, 1, range(clients), length)
+        agreement = Agreement(b"benchmark", [primitives.verify_key(key) for key in signing])
+        self.members: list[Member] = [member(agreement, key) for key in signing]
+        self.server = Server(agreement, 1, range(clients), length)
         request = self.server.requests[0]
         self.setup = parse(request, Setup)
         self.name = digest_of(self.setup)

@@ -29,15 +29,16 @@ import optax
 from rich.console import Console
 from rich.table import Table
 
-from agnosticfl import agnostic_fedavg, from_functions, tree
-from agnosticfl.client import ClientWork
-from agnosticfl.data.federated import FederatedData
+from agnosticfl import agnostic_fedavg, from_functions
+from agnosticfl.core import tree
+from agnosticfl.core.federated import FederatedData
+from agnosticfl.core.sampling import Sampler, uniform
+from agnosticfl.core.work import ClientWork
 from agnosticfl.data.loaders.synthetic import load
 from agnosticfl.data.store.reader import open_store
 from agnosticfl.data.store.writer import write_store
-from agnosticfl.engine import feed, plan
-from agnosticfl.engine.plan import Planner
-from agnosticfl.sampling import Sampler, uniform
+from agnosticfl.engines.helpers import feed, plan
+from agnosticfl.engines.helpers.plan import Planner
 
 COHORT, ROUNDS, LANES, MIB = 500, 300, 25, 2**20
 # One number, so that what is measured is the data's way.
@@ -78,7 +79,7 @@ def copy_cohort(data: FederatedData, sample: Sampler, t: int) -> None:
 
 def packed_cohort(planner: Planner, t: int) -> None:
     """A cohort as an engine reads it: drawn, shuffled, gathered, packed, and on the device."""
-    cohorts = plan.cohorts(planner, range(t, t + 1))
+    cohorts = plan.plans(planner, range(t, t + 1))
     layout = plan.layouts(planner, cohorts, LANES)
     examples = feed.of_cohort(planner.data, tree.row(cohorts, 0))
     jax.block_until_ready(jax.device_put((examples, layout)))
@@ -89,7 +90,7 @@ def reading(paths: list[Path]) -> list[dict[str, float]]:
     again, and to hand it to an engine."""
     stores = [open_store(path).splits["train"] for path in paths]
     samplers = [uniform(data.num_clients, COHORT, seed=1) for data in stores]
-    planners = [plan.planner(WORK, d, s, 1) for d, s in zip(stores, samplers, strict=True)]
+    planners = [plan.make_planner(WORK, d, s, 1) for d, s in zip(stores, samplers, strict=True)]
     copies = [partial(copy_cohort, d, s) for d, s in zip(stores, samplers, strict=True)]
     packs = [partial(packed_cohort, planner) for planner in planners]
     figures: list[dict[str, float]] = [{} for _ in stores]

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the pages in docs/ show is what the program is and does."""
 
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+
+import agnosticfl
+from tests.helpers.command_line import command
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "agnosticfl"
@@ -48,6 +54,52 @@ def test_every_file_that_the_algorithm_page_names_is_there():
     page = (ROOT / "docs" / "algorithm.md").read_text()
     for name in set(re.findall(r"`([\w/]+\.py)`", page)):
         assert (SOURCE / name).is_file(), name
+
+
+def script(name: str) -> Any:
+    """The script that makes a page."""
+    spec = importlib.util.spec_from_file_location(f"{name}_page", ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["tasks", "api"])
+def test_a_page_that_a_script_makes_is_up_to_date(name: str):
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    assert script(name).page() == page, f"run python docs/{name}.py"
+
+
+def test_every_public_name_is_in_the_reference():
+    names = [name for section in script("api").SECTIONS.values() for name in section]
+    assert sorted(names) == agnosticfl.__all__
+
+
+def test_the_worked_task_is_complete_and_its_commands_run(tmp_path: Path):
+    page = (ROOT / "docs" / "tasks.md").read_text()
+    (task,) = re.findall(r"```toml\n(# Whether.*?)```", page, re.DOTALL)
+    (tmp_path / "visits.toml").write_text(task)
+    (columns,) = re.findall(r"```csv\n(.*?)\n", page)
+    rng = np.random.default_rng(0)
+    rows = [
+        f"p{patient:03d},{'coast' if patient % 4 == 0 else 'north'},{age},{pressure},{glucose:.1f},"
+        f"2020,{'yes' if glucose + age / 60 > 2 else 'no'}"
+        for patient in range(120)
+        for age, pressure, glucose in zip(
+            rng.integers(30, 90, 3), rng.integers(100, 160, 3), rng.normal(1, 0.3, 3), strict=True
+        )
+    ]
+    (tmp_path / "visits.csv").write_text("\n".join([columns, *rows]) + "\n")
+    commands = re.findall(r"^agnosticfl (.*visits.*)$", page, re.MULTILINE)
+    assert [words.split()[0] for words in commands] == ["data", "data", "show", "compare"]
+    for words in commands:
+        done = subprocess.run(
+            command(*words.split()), cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "visits" / "report.html").exists()
 
 
 @pytest.mark.slow

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What users may rely on: the public names, and the code in the README."""
 
+import dataclasses
+import inspect
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,16 +21,32 @@ def test_public_names_are_these_and_no_others():
     assert agnosticfl.__all__ == [
         "Algorithm",
         "BadInput",
+        "Broadcast",
+        "Channel",
+        "ChannelBuilder",
         "ClientSum",
         "DomainStats",
+        "Engine",
+        "EngineBuilder",
         "FederatedData",
         "Mean",
+        "Method",
+        "Metric",
         "Model",
+        "Parts",
         "RoundInfo",
+        "Sampler",
+        "SamplerBuilder",
         "ServerState",
+        "Source",
         "Splits",
+        "SumOverClients",
         "WeightRule",
         "agnostic_fedavg",
+        "available_cohorts",
+        "channels",
+        "drfa",
+        "engines",
         "evaluator",
         "exponentiated_gradient",
         "fedavg",
@@ -38,19 +58,96 @@ def test_public_names_are_these_and_no_others():
         "from_linen",
         "from_nnx",
         "full_evaluator",
+        "method",
+        "metric",
         "models",
         "proportional",
+        "q_fedavg",
         "some_clients",
         "split_frame",
+        "stratified_cohorts",
         "study",
+        "uniform_cohorts",
         "weights",
         "worst_domain",
     ]
 
 
+def documented(thing: Any) -> bool:
+    """Whether a function, a class or a module says what it is, in words of its own."""
+    own = vars(thing).get("__doc__") if isinstance(thing, type) else thing.__doc__
+    first = (own or "").lstrip(" ").partition("\n")[0]
+    # A NamedTuple or a dataclass without a docstring is given its signature for one.
+    return bool(first) and not first.startswith(f"{thing.__name__}(")
+
+
 @pytest.mark.parametrize("name", agnosticfl.__all__)
 def test_every_public_name_is_there_and_documented(name: str):
-    assert getattr(agnosticfl, name).__doc__
+    assert documented(getattr(agnosticfl, name))
+
+
+def test_a_name_without_words_of_its_own_counts_as_not_documented():
+    class Pair(NamedTuple):
+        first: int
+        second: int
+
+    @dataclasses.dataclass
+    class Record:
+        field: int = 0
+
+    class Other(agnosticfl.BadInput):
+        pass
+
+    def arguments_only() -> None:
+        """
+        Args:
+          none.
+        """
+
+    for thing in (Pair, Record, Other, arguments_only, lambda: None, types.ModuleType("empty")):
+        assert not documented(thing)
+    assert documented(documented)
+
+
+def test_dir_shows_the_public_names():
+    assert set(agnosticfl.__all__) <= set(dir(agnosticfl))
+    assert not [name for name in dir(agnosticfl) if name in ("importlib", "Any", "TYPE_CHECKING")]
+
+
+@pytest.mark.parametrize("name", agnosticfl.__all__)
+def test_signatures_show_every_option(name: str):
+    thing = getattr(agnosticfl, name)
+    if not inspect.isfunction(thing):
+        return
+    parameters = inspect.signature(thing).parameters.values()
+    bare = [p.name for p in parameters if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    assert bare == []
+
+
+def test_methods_show_what_they_are_made_from_and_their_own_defaults():
+    afa, fedavg, target, q_fedavg = (
+        inspect.signature(method).parameters
+        for method in (
+            agnosticfl.agnostic_fedavg,
+            agnosticfl.fedavg,
+            agnosticfl.fedavg_target,
+            agnosticfl.q_fedavg,
+        )
+    )
+    parts = list(inspect.signature(agnosticfl.Parts).parameters)
+    assert list(afa) == list(fedavg) == parts
+    assert list(target) == [*parts[:2], "target", *parts[2:]]
+    assert list(q_fedavg) == [*parts[:2], "q", "learning_rate", *parts[2:]]
+    assert (afa["normalisation"].default, fedavg["normalisation"].default) == ("client", "batch")
+    for method in (agnosticfl.agnostic_fedavg, agnosticfl.fedavg):
+        assert "client_optimizer: local steps with rate γ_w" in str(method.__doc__)
+
+
+def test_study_shows_the_keys_of_a_task():
+    parameters = inspect.signature(agnosticfl.study).parameters
+    assert {"rounds", "clients_per_round", "weight_rule", "metric"} <= set(parameters)
+    assert parameters["rounds"].default is inspect.Parameter.empty
+    assert parameters["epochs"].default == 1
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -4,9 +4,8 @@
 import contextlib
 import difflib
 import importlib
-import inspect
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from typing import Any
 
 
@@ -32,25 +31,6 @@ def choose(name: str, allowed: Iterable[str], what: str) -> str:
     near = difflib.get_close_matches(name, allowed, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise BadInput(f"unknown {what} {name!r}{hint} (allowed: {', '.join(allowed)})")
-
-
-def call_with_options(
-    function: Callable[..., Any], options: Mapping[str, Any], what: str, *given: Any
-) -> Any:
-    """Calls `function(*given, **options)`, or says what is unknown, missing or no number."""
-    parameters = list(inspect.signature(function).parameters.values())[len(given) :]
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    for name in options:
-        choose(name, names, f"option of {what}")
-    for p in parameters:
-        needed = p.name in names and p.default is inspect.Parameter.empty
-        check(not needed or p.name in options, f"{what} needs the option {p.name!r}")
-        number = p.annotation is float and p.name in options
-        check(
-            not number or type(options[p.name]) in (int, float),
-            f"{p.name} of {what} is {options.get(p.name)!r}; it must be a number",
-        )
-    return function(*given, **options)
 
 
 def require(module: str, what: str, extra: str = "data") -> Any:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agnosticfl.core.federated import FederatedData
 from agnosticfl.data.collect import collect
-from agnosticfl.data.federated import FederatedData
 from agnosticfl.data.loaders.arrays import from_frame, load
 from agnosticfl.errors import BadInput
 

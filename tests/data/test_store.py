@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agnosticfl.data.collect import collect
-from agnosticfl.data.source import Feature, Rows, Source
+from agnosticfl.data.source import Feature, Rows
 from agnosticfl.data.store.check import check_store
 from agnosticfl.data.store.reader import FORMAT, META, open_store
 from agnosticfl.data.store.writer import write_store
 from agnosticfl.errors import BadInput
-
-FEATURES = {"x": Feature("float32", (2,)), "y": Feature("int32", ())}
-
-
-def rows(split: str, clients: Sequence[str], domain: Sequence[int], first: int = 0) -> Rows:
-    """Example i has x = (i, −i) and y = i, counted from `first`."""
-    i = np.arange(first, first + len(clients))
-    x = np.stack([i, -i], axis=1).astype(np.float32)
-    return Rows(split, clients, np.array(domain, np.int32), {"x": x, "y": i.astype(np.int32)})
-
-
-def source(*pieces: Rows, **changes: Any) -> Source:
-    made = Source("made up", "CC0", ("us", "ar"), FEATURES, lambda: iter(pieces))
-    return made._replace(**changes)
-
+from tests.data.rows import rows, source
 
 TWO = (rows("train", ["b", "a", "b"], [0, 1, 0]), rows("test", ["é", "b"], [0, 0], first=3))
 
@@ -216,10 +202,9 @@ def test_a_place_with_odd_characters(tmp_path: Path) -> None:
 
 
 KILLED = """
-import os, sys
-sys.path.insert(0, sys.argv[2])
-from test_store import rows, source
+import sys
 from agnosticfl.data.store.writer import write_store
+from tests.data.rows import rows, source
 
 def pieces():
     yield rows("train", ["a", "b"] * 1000, [0, 1] * 1000)
@@ -234,7 +219,7 @@ def progress(now, done, total):
     if now.startswith(stage) and stage != "reading":
         wait()
 
-stage = sys.argv[3]
+stage = sys.argv[2]
 write_store(source(rows=pieces), sys.argv[1], progress, overwrite=True)
 """
 
@@ -242,7 +227,7 @@ write_store(source(rows=pieces), sys.argv[1], progress, overwrite=True)
 @pytest.mark.parametrize("stage", ["reading", "sorting", "writing", "checksums"])
 def test_a_killed_build_leaves_nothing_that_opens(tmp_path: Path, stage: str) -> None:
     out = tmp_path / "s"
-    arguments = [sys.executable, "-c", KILLED, str(out), str(Path(__file__).parent), stage]
+    arguments = [sys.executable, "-c", KILLED, str(out), stage]
     with subprocess.Popen(
         arguments,
         stdin=subprocess.PIPE,

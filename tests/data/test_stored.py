@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agnosticfl.config import resolve
-from agnosticfl.data import stored
 from agnosticfl.data.loaders.arrays import from_frame
+from agnosticfl.data.sources.store import stored
 from agnosticfl.data.store import write_store
 from agnosticfl.errors import BadInput
-from agnosticfl.experiment import run
 from agnosticfl.report import write_report
-from agnosticfl.tracking import read_records
+from agnosticfl.runs.records import read_records
+from agnosticfl.runs.resolve import resolve
+from agnosticfl.runs.run import run
 
 TASK = """# Which side of a line a point is on.
 rounds = 20

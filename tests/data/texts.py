@@ -4,8 +4,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from agnosticfl.core.tokens import BOS, EOS, PAD
 from agnosticfl.data.source import Source
-from agnosticfl.data.vocabulary import BOS, EOS, PAD
 from agnosticfl.errors import BadInput
 
 Line = tuple[str, str, str, str]  # split, client, domain, words

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from agnosticfl.channel import ClientSum
-from agnosticfl.deploy.client import Call
-from agnosticfl.sampling import example_order
+from agnosticfl.core.contribution import ClientSum
+from agnosticfl.core.random import example_order
+from agnosticfl.deploy.node.contribute import Call
 
 
 def numpy_client(call: Call) -> ClientSum:

@@ -16,14 +16,15 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from agnosticfl.channel import ClientSum
-from agnosticfl.deploy import client
-from agnosticfl.deploy.client import Call, Contribute, client_app
-from agnosticfl.deploy.records import REQUEST, ROUND, SECURE, SUM, to_record
-from agnosticfl.deploy.server import play
+from agnosticfl.core.contribution import ClientSum
+from agnosticfl.deploy.flower import client_app as client
+from agnosticfl.deploy.flower.client_app import client_app
+from agnosticfl.deploy.flower.records import REQUEST, ROUND, SECURE, SUM, to_record
+from agnosticfl.deploy.flower.server_app import play
+from agnosticfl.deploy.node.contribute import Call, Contribute
+from agnosticfl.deploy.node.pytorch import torch_client
 from agnosticfl.deploy.task import read_task
-from agnosticfl.deploy.torch_client import torch_client
-from agnosticfl.secure.messages import Refused, Unmask, kind_of, pack, parse
+from agnosticfl.secagg.messages import Refused, Unmask, kind_of, pack, parse
 from tests.deploy.clients import numpy_client
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.test_cli import command
+from tests.helpers.command_line import command
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300.0  # seconds for anything, on a machine that has other things to do

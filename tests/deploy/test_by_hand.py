@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from agnosticfl.build import build
-from agnosticfl.data import FederatedData, domain_counts
+from agnosticfl.core.federated import FederatedData, domain_counts
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.data.store import write_store
-from agnosticfl.deploy import processes
-from agnosticfl.deploy.data import dealt_to
-from agnosticfl.tracking import read_records
+from agnosticfl.deploy.node.examples import dealt_to
+from agnosticfl.deploy.supervise import children
+from agnosticfl.runs.build import build
+from agnosticfl.runs.records import read_records
+from tests.deploy.federations import NODES, assert_same, simulate, toy
 from tests.deploy.shell import Shell
-from tests.deploy.test_commands import compose_commands, shell_commands, unit_commands
-from tests.deploy.test_strategy import NODES, assert_same, simulate, toy
+from tests.helpers.deploy_page import compose_commands, shell_commands, unit_commands
 
 pytestmark = pytest.mark.slow
 
@@ -126,7 +126,7 @@ def test_the_commands_of_the_page_make_a_federation(shell: Shell, tmp_path: Path
     """Ann types the page's command, Bob has its unit and Cleo its compose file, and so has the
     server after it was killed."""
     counts = write_stores(tmp_path)
-    port = processes.free_port()
+    port = children.free_port()
     typed, unit, compose = shell_commands(), unit_commands(), compose_commands()
     address = f"127.0.0.1:{port}"
     page = Page(

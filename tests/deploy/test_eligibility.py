@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agnosticfl.deploy.eligibility import conditions, read
+from agnosticfl.deploy.node.eligibility import conditions, read
 from agnosticfl.errors import BadInput
 
 ROUTE = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"

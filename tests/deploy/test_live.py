@@ -4,7 +4,6 @@
 All tests share one federation of four nodes; each is a run of one or two rounds on it.
 """
 
-import dataclasses
 import os
 import signal
 import threading
@@ -13,25 +12,25 @@ from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from agnosticfl.build import build
-from agnosticfl.deploy import processes
 from agnosticfl.deploy.app import PACKAGE, write_app
 from agnosticfl.deploy.keys import make_authority, make_node_key, make_signing_key, read_signing_key
-from agnosticfl.deploy.local import secure_node
-from agnosticfl.deploy.processes import Child, Failed
-from agnosticfl.deploy.supervise import Service, Supervisor
-from agnosticfl.secure.client import load
-from agnosticfl.secure.keys import private_key
-from agnosticfl.secure.messages import Setup, parse
-from agnosticfl.secure.primitives import SEED
-from agnosticfl.secure.settings import digest_of
-from agnosticfl.tracking import read_records
+from agnosticfl.deploy.supervise import children
+from agnosticfl.deploy.supervise.children import Child, Failed
+from agnosticfl.deploy.supervise.local import secure_node
+from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
+from agnosticfl.runs.build import build
+from agnosticfl.runs.records import read_records
+from agnosticfl.secagg.agreement import digest_of
+from agnosticfl.secagg.derivation import private_key
+from agnosticfl.secagg.member import load
+from agnosticfl.secagg.messages import Setup, parse
+from agnosticfl.secagg.primitives import SEED
 from tests.deploy.faulty import pattern
-from tests.deploy.test_secure_strategy import assert_close
-from tests.deploy.test_strategy import NODES, assert_same, simulate, toy
+from tests.deploy.federations import NODES, assert_close, assert_same, simulate, toy
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 900.0  # seconds for any run, on a machine that has other things to do
@@ -57,7 +56,7 @@ class Federation:
             make_node_key(key)
         lines = [make_signing_key(key.with_suffix(".sign")).read_text() for key in keys]
         (self.clients / "roster").write_text("".join(lines))
-        port = processes.free_port()
+        port = children.free_port()
         service = Service(place, place / "keys", place / "server", place, "127.0.0.1", port, {})
         self.supervisor = Supervisor(service, self.said.append)
         self.nodes: dict[int, Child] = {}
@@ -73,14 +72,14 @@ class Federation:
         """A SuperNode that runs the app its server sends: here each run has another one."""
         home.mkdir(exist_ok=True)
         link = self.supervisor.link._replace(home=home)
-        command = processes.supernode_command(link, key, processes.free_port(), config)
-        return processes.start([*command, *more], home, home / "node.log")
+        command = children.supernode_command(link, key, children.free_port(), config)
+        return children.start([*command, *more], home, home / "node.log")
 
     def prepare(self, name: str, rounds: int, secure: bool, fault: str, options: Any) -> Path:
         """The app of a run; its folder."""
         task = toy(rounds)
         if secure:
-            config = dataclasses.replace(task.config, secure={"name": "simulate"})
+            config = msgspec.structs.replace(task.config, secure={"name": "simulate"})
             task = task._replace(config=config)
         app, out = self.place / "apps" / name, self.place / "runs" / name
         write_app(app, task)
@@ -392,8 +391,8 @@ def test_strangers_do_not_get_in(federation: Federation):
     home = federation.place / "plain"
     home.mkdir()
     command = ["flower-supernode", "--insecure", "--superlink", link.address]
-    command += ["--max-retries", "1", "--host", "127.0.0.1", "--port", str(processes.free_port())]
-    other = processes.start(command, home, home / "node.log")
+    command += ["--max-retries", "1", "--host", "127.0.0.1", "--port", str(children.free_port())]
+    other = children.start(command, home, home / "node.log")
     try:
         until = time.monotonic() + PATIENCE
         while (one.alive() or other.alive()) and time.monotonic() < until:
@@ -404,7 +403,7 @@ def test_strangers_do_not_get_in(federation: Federation):
             assert "SuperNode ID" not in said
             assert "Failed to initialize the connection to the SuperLink" in said
         assert "Failed to activate SuperNode" in one.log.read_text()
-        assert len(processes.flwr(link, "supernode", "ls")["nodes"]) == NODES
+        assert len(children.flwr(link, "supernode", "ls")["nodes"]) == NODES
     finally:
         one.stop()
         other.stop()

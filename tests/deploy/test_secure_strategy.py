@@ -1,35 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Secure rounds over a grid of clients in this process: the real protocol, every step of it."""
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message
 
-from agnosticfl.build import build
-from agnosticfl.deploy import federation
-from agnosticfl.deploy.client import Contribute, client_app
-from agnosticfl.deploy.federation import NoProgress
+from agnosticfl.deploy.flower import federation
+from agnosticfl.deploy.flower.client_app import client_app
+from agnosticfl.deploy.flower.federation import NoProgress
+from agnosticfl.deploy.flower.records import REQUEST, SECURE, to_record
+from agnosticfl.deploy.flower.secure_answers import run_name
+from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
+from agnosticfl.deploy.flower.server_app import first_params, server_data
 from agnosticfl.deploy.keys import make_signing_key, read_roster, read_signing_key
-from agnosticfl.deploy.records import REQUEST, SECURE, to_record
-from agnosticfl.deploy.secure_client import run_name
-from agnosticfl.deploy.secure_strategy import SecureStrategy
-from agnosticfl.deploy.server import first_params, own_data
+from agnosticfl.deploy.node.contribute import Contribute
 from agnosticfl.deploy.task import FederatedTask, write_task
-from agnosticfl.errors import BadInput
-from agnosticfl.secure.client import load
-from agnosticfl.secure.messages import Masked, Unmask, kind_of, pack, parse
-from agnosticfl.secure.settings import Settings
-from agnosticfl.tracking import read_records
+from agnosticfl.runs.build import build
+from agnosticfl.runs.records import read_records
+from agnosticfl.secagg.agreement import Agreement
+from agnosticfl.secagg.member import load
+from agnosticfl.secagg.messages import Masked, Unmask, kind_of, pack, parse
 from tests.deploy.clients import numpy_client
 from tests.deploy.fake import FakeGrid, Fault
-from tests.deploy.test_strategy import NODES, POLICY, simulate, toy
+from tests.deploy.federations import NODES, POLICY, assert_close, simulate, toy
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def secure_toy(rounds: int = 2, **more: Any) -> FederatedTask:
     task = toy(rounds)
-    secure = dataclasses.replace(task.config, secure={"name": "simulate"}, **more)
+    secure = msgspec.structs.replace(task.config, secure={"name": "simulate"}, **more)
     return task._replace(config=secure)
 
 
@@ -78,20 +78,12 @@ def play(
         task.config,
         folder / "run",
         POLICY._replace(**{"minimum": 3, "attempts": 2, "step": 0.2, **policy}),
-        own_data(task, {"data": ""}),
-        Settings(run_name(task.config), read_roster(keys / "roster")),
+        server_data(task, {"data": ""}),
+        Agreement(run_name(task.config), read_roster(keys / "roster")),
     )
     first = to_record(first_params(task, build(task.config).model))
     strategy.start(grid, first, rounds, POLICY.deadline)
     return grid
-
-
-def assert_close(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
-    """Counts are equal, other sums within the fixed point's unit."""
-    for a, b in zip(one, other, strict=True):
-        assert a["count"] == b["count"]
-        for name in ("params", "domain_weights", "loss", "alpha", "beta"):
-            np.testing.assert_allclose(a[name], b[name], rtol=1e-5, err_msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -293,15 +285,3 @@ def _bytes_of(message: Message) -> bytes:
         else:
             parts += [array.data for array in record.values()]  # type: ignore[union-attr]
     return b"".join(parts)
-
-
-def test_files_of_keys_are_private_and_checked(tmp_path: Path):
-    line = make_signing_key(tmp_path / "a.sign")
-    assert (tmp_path / "a.sign").stat().st_mode & 0o777 == 0o600
-    with pytest.raises(BadInput, match="it is not overwritten"):
-        make_signing_key(tmp_path / "a.sign")
-    (tmp_path / "roster").write_text(f"{line.read_text()}ssh-ed25519 nonsense\n")
-    with pytest.raises(BadInput, match="line 2, is no public Ed25519 key"):
-        read_roster(tmp_path / "roster")
-    with pytest.raises(BadInput, match="is no key in OpenSSH's format"):
-        read_signing_key(line)

@@ -10,25 +10,25 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from agnosticfl.build import assemble, build, build_engine
-from agnosticfl.config import Config, resolve
-from agnosticfl.deploy import federation, wire
-from agnosticfl.deploy.client import Contribute, client_app, jax_client
-from agnosticfl.deploy.data import dealt
-from agnosticfl.deploy.federation import NoProgress, RoundPolicy
-from agnosticfl.deploy.records import DECLINED, ROUND, SUM, to_arrays, to_record
-from agnosticfl.deploy.server import first_params, own_data
-from agnosticfl.deploy.strategy import AgnosticStrategy
+from agnosticfl.deploy import wire
+from agnosticfl.deploy.flower import federation
+from agnosticfl.deploy.flower.client_app import client_app
+from agnosticfl.deploy.flower.federation import NoProgress
+from agnosticfl.deploy.flower.records import DECLINED, ROUND, SUM, to_arrays, to_record
+from agnosticfl.deploy.flower.server_app import first_params, server_data
+from agnosticfl.deploy.flower.strategy import AgnosticStrategy
+from agnosticfl.deploy.node.contribute import Contribute, jax_client
+from agnosticfl.deploy.node.examples import dealt
 from agnosticfl.deploy.task import FederatedTask, federated_config, read_task, write_task
 from agnosticfl.errors import BadInput
-from agnosticfl.experiment import run
+from agnosticfl.files import read_json
 from agnosticfl.report import load_runs
-from agnosticfl.tracking import read_records
+from agnosticfl.runs.build import build
+from agnosticfl.runs.records import read_records
+from agnosticfl.runs.resolve import resolve
 from tests.deploy.clients import numpy_client
 from tests.deploy.fake import FakeGrid, Fault
-
-NODES = 4
-POLICY = RoundPolicy(clients=NODES, minimum=2, over_selection=1.0, deadline=0.2, wait=0, attempts=3)
+from tests.deploy.federations import NODES, POLICY, assert_same, simulate, toy
 
 
 @pytest.fixture(autouse=True)
@@ -36,14 +36,9 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(federation, "POLL", 0.01)
 
 
-def toy(rounds: int = 3, nodes: int = NODES) -> FederatedTask:
-    config = federated_config(resolve("toy", rounds=rounds), nodes)
-    return FederatedTask(config, build(config).data.train.domains)
-
-
 def strategy(task: FederatedTask, folder: Path, **policy: Any) -> AgnosticStrategy:
     return AgnosticStrategy(
-        task.config, folder, POLICY._replace(**policy), own_data(task, {"data": ""})
+        task.config, folder, POLICY._replace(**policy), server_data(task, {"data": ""})
     )
 
 
@@ -72,35 +67,6 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def simulate(folder: Path, config: Config, clients: int = NODES) -> list[dict[str, Any]]:
-    """A run in the simulator, with the clients of the first nodes."""
-
-    def make(config: Config, *_: Any) -> Any:
-        parts = build(config)
-        model, data = parts.model, parts.data
-        train = dealt(data.train, NODES)
-        keep = np.arange(NODES) < clients
-        rows = np.repeat(keep, train.sizes)
-        train = train._replace(
-            examples={"x": train.examples["x"][rows]},
-            domain=train.domain[rows],
-            offsets=np.concatenate([[0], np.cumsum(train.sizes * keep)]),
-        )
-        return assemble(config, model, data._replace(train=train), build_engine(config, None, None))
-
-    run(config, folder, make_parts=make)
-    return read_records(folder)
-
-
-def assert_same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
-    """Number by number, up to the order of float32 sums."""
-    assert len(one) == len(other)
-    for a, b in zip(one, other, strict=True):
-        assert a["count"] == b["count"]
-        for name in ("params", "domain_weights", "loss", "alpha", "beta"):
-            np.testing.assert_allclose(a[name], b[name], rtol=2e-6, err_msg=name)
-
-
 @pytest.mark.parametrize("contribute", [jax_client, numpy_client])
 def test_the_federation_is_a_simulation_with_the_same_clients(
     tmp_path: Path, simulated: Path, contribute: Contribute
@@ -114,8 +80,10 @@ def test_its_run_folder_is_that_of_a_simulation_and_can_be_reported(
 ):
     play(tmp_path)
     assert {p.name for p in (tmp_path / "run").iterdir()} == {p.name for p in simulated.iterdir()}
-    one, other = (folder / "config.json" for folder in (tmp_path / "run", simulated))
-    assert one.read_bytes() == other.read_bytes()
+    one, other = (read_json(f / "config.json") for f in (tmp_path / "run", simulated))
+    # The server does not have the clients' data, so it cannot tell which data that is.
+    assert one.pop("data_digest") != other.pop("data_digest")
+    assert one == other
     assert [r.summary["task"] for r in load_runs([tmp_path / "run"])] == ["toy"]
 
 
@@ -294,7 +262,7 @@ def test_algorithms_with_rounds_of_their_own_are_not_deployed(name: str, target:
 
 
 def test_a_private_run_is_not_deployed():
-    private = resolve("toy", sets=["dp.epsilon=8.0"])
+    private = resolve("toy", sets=["dp.epsilon=8.0", "dp.delta=1e-6"])
     with pytest.raises(BadInput, match="dp cannot be deployed yet"):
         federated_config(private, 3)
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from agnosticfl.data.federated import FederatedData, Splits, as_splits, from_arrays
+from agnosticfl.core.federated import FederatedData, Splits, as_splits, from_arrays
+from agnosticfl.core.signature import keywords_of, showing
 from agnosticfl.data.loaders.arrays import from_frame
 from agnosticfl.data.source import Rows, Source
 from agnosticfl.data.store.rows import check_rows, check_source, check_totals
@@ -34,6 +35,7 @@ def collect_splits(source: Source) -> Splits:
     return as_splits(collect(source), source.name, source.vocabulary)
 
 
+@showing(keywords_of(from_frame, skipped=1))
 def split_frame(frame: Any, **options: Any) -> Splits:
     """The data of a task from a frame (pandas, Polars, …) with a client and a domain column.
 

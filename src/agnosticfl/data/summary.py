@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agnosticfl.data.federated import FederatedData
-from agnosticfl.data.store.reader import Store, slices
+from agnosticfl.core.federated import FederatedData, client_domain_counts, pieces_of_clients, slices
+from agnosticfl.data.store.reader import Store
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.95, 1.0)
 NO_WORDS = ("<pad>", "<bos>", "<eos>")
@@ -36,26 +36,6 @@ def summarise(store: Store) -> dict[str, SplitSummary]:
     """Reads domains, offsets and tokens once, a piece at a time."""
     count_tokens = _token_counter(store)
     return {split: _split(data, count_tokens(data)) for split, data in store.splits.items()}
-
-
-def domain_counts(data: FederatedData, clients: slice) -> np.ndarray:
-    """Examples of each domain that each of these clients has, [clients, p]."""
-    p = data.num_domains
-    offsets = data.offsets[clients.start : clients.stop + 1]
-    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    cells = owner * p + data.domain[offsets[0] : offsets[-1]]
-    return np.bincount(cells, minlength=(len(offsets) - 1) * p).reshape(-1, p)
-
-
-def main_domain(data: FederatedData) -> np.ndarray:
-    """The domain of most of its examples, for each client; the first of equals."""
-    pieces = [domain_counts(data, part).argmax(axis=1) for part in _some_clients(data)]
-    return np.concatenate(pieces)
-
-
-def _some_clients(data: FederatedData) -> Iterator[slice]:
-    """All clients, about four million examples at a time."""
-    return slices(data.num_clients, max(1, data.num_clients * 2**22 // data.num_examples))
 
 
 def as_json(store: Store, summary: Mapping[str, SplitSummary]) -> dict[str, Any]:
@@ -100,8 +80,8 @@ def plot(store: Store, summary: Mapping[str, SplitSummary], file: Path) -> None:
 def _split(data: FederatedData, tokens: np.ndarray | None) -> SplitSummary:
     p = data.num_domains
     clients, examples, several = np.zeros(p, int), np.zeros(p, int), 0
-    for part in _some_clients(data):
-        counts = domain_counts(data, part)
+    for part in pieces_of_clients(data):
+        counts = client_domain_counts(data, part)
         clients += (counts > 0).sum(axis=0)
         examples += counts.sum(axis=0)
         several += int(((counts > 0).sum(axis=1) > 1).sum())

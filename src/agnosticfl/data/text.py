@@ -10,17 +10,9 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 
+from agnosticfl.core.tokens import BOS, EOS, FIRST_WORD, PAD
 from agnosticfl.data.source import SPLITS, Feature, Rows, Source
-from agnosticfl.data.vocabulary import (
-    BOS,
-    EOS,
-    FIRST_WORD,
-    PAD,
-    count_words,
-    most_frequent,
-    read_word_counts,
-    with_specials,
-)
+from agnosticfl.data.vocabulary import count_words, most_frequent, read_word_counts, with_specials
 from agnosticfl.errors import check
 
 PIECE = 4096  # sentences a piece of rows()

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from agnosticfl.errors import BadInput, check
 
-PAD, BOS, EOS, FIRST_WORD = 0, 1, 2, 3  # then K words, 3 … K+2, and K+3 for all others (OOV)
-SPECIALS, OOV_NAME = ("<pad>", "<bos>", "<eos>"), "<oov>"
+SPECIALS, OOV_NAME = ("<pad>", "<bos>", "<eos>"), "<oov>"  # by their ids: see `core.tokens`
 
 TABLE_LIMIT = 5_000_000  # entries of the count table: some 430 MB (words of ten letters)
 LONGEST_WORD = 64  # characters; what is longer is no word and always OOV

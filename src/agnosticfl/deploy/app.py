@@ -45,7 +45,7 @@ SERVER = '''\
 
 from pathlib import Path
 
-from agnosticfl.deploy.server import server_app
+from agnosticfl.deploy.flower.server_app import server_app
 
 app = server_app(Path(__file__).parent)
 '''
@@ -55,7 +55,7 @@ CLIENT = '''\
 
 from pathlib import Path
 
-from agnosticfl.deploy.client import client_app
+from agnosticfl.deploy.flower.client_app import client_app
 
 app = client_app(Path(__file__).parent)
 '''

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agnosticfl.channel import ClientSum
-from agnosticfl.model import Params
-from agnosticfl.secure import primitives
+from agnosticfl.core.contribution import ClientSum
+from agnosticfl.core.model import Params
+from agnosticfl.secagg import primitives
 
 
 def named(params: Params) -> dict[str, np.ndarray]:

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Built-in models, one a file."""
+"""Built-in models, one per file."""
 
-from agnosticfl.models.cifg import cifg
-from agnosticfl.models.cnn import cnn
-from agnosticfl.models.logistic import logistic
-from agnosticfl.models.lstm import lstm
-from agnosticfl.models.point import point
+from agnosticfl.models.emnist_cnn import cnn
+from agnosticfl.models.keyboard_cifg import cifg
+from agnosticfl.models.logistic_regression import logistic
+from agnosticfl.models.toy_point import point
+from agnosticfl.models.word_lstm import lstm
 
-# What a task's [model] table can name: name -> function(**options) -> Model.
-MODELS = {"point": point, "logistic": logistic, "cnn": cnn, "lstm": lstm, "cifg": cifg}
-
-__all__ = ["MODELS", "cifg", "cnn", "logistic", "lstm", "point"]
+__all__ = ["cifg", "cnn", "logistic", "lstm", "point"]

@@ -8,16 +8,16 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from agnosticfl.config import flat
 from agnosticfl.report.grid import Entry, Grid, grid
 from agnosticfl.report.plots import Plot, svg
 from agnosticfl.report.runs import Comparison
+from agnosticfl.runs.config import flat
 
 # Plots that stand beside the tables of their own section.
 LOSSES, COUNTS = ("train", "heldout"), ("counts",)
 
 
-def page(
+def make_page(
     comparison: Comparison, main: Iterable[Grid], details: Sequence[Grid], plots: Sequence[Plot]
 ) -> str:
     """The whole page; `details` are the tables of losses, counts, bytes and time."""

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Curves over rounds and bytes: every seed, their mean, and the band between the extremes."""
 
-import dataclasses
 import io
 import math
 import re
@@ -10,15 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
+import msgspec
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from agnosticfl.config import title
-from agnosticfl.metrics import kind
 from agnosticfl.report.grid import byte_unit
 from agnosticfl.report.progress import Curve, ends, progress
-from agnosticfl.report.runs import Cell, Comparison, Row, worst
+from agnosticfl.report.runs import Cell, Comparison, Row
+from agnosticfl.runs.resolve import title
 
 STYLE: Any = {
     "axes.spines.top": False,
@@ -40,7 +39,6 @@ MARKERS = ("o", "s", "^", "D", "v")  # five against seven colours: 35 pairs
 WIDTH = 4.8  # inches: text of 10 points can still be read when a phone shows the whole width
 POINTS = 100  # on a curve; of more rounds, neighbours are averaged
 SETTLED = 0.1  # the part of a training that is left out when the range of an axis is chosen
-FIXED = ("proportional", "fixed")  # rules that do not look at losses
 
 # Coordinates of paths with more than two decimals: half of a file, and nothing to see.
 _PATH, _LONG = re.compile(rb' d="[^"]*"'), re.compile(rb"(\.\d\d)\d+")
@@ -72,7 +70,7 @@ class Panel(NamedTuple):
     log: bool = False
 
 
-def plots(comparison: Comparison) -> Iterator[Plot]:
+def draw_plots(comparison: Comparison) -> Iterator[Plot]:
     """The plots that these runs allow."""
     if "params" in comparison.rows[0].runs[0].summary:
         yield _values(comparison)
@@ -139,8 +137,8 @@ def _curves(comparison: Comparison) -> Iterator[Plot]:
 def pareto(comparison: Comparison) -> Plot:
     """Fairness against utility: the worst domain's metric over the average of all test examples."""
     metric = comparison.metrics[0]
-    sign = 1 if kind(metric).higher_is_better else -1
-    points = [(row.overall[metric], worst(metric, row.cells[metric])) for row in comparison.rows]
+    sign = 1 if comparison.higher_is_better[metric] else -1
+    points = [(row.overall[metric], row.worst(metric)) for row in comparison.rows]
     means = np.array([[average.mean, lowest.mean] for average, lowest in points])
     near = close_up(sign * means)
     with mpl.rc_context(STYLE):
@@ -190,8 +188,8 @@ def privacy(comparison: Comparison) -> Plot:
     metric = comparison.metrics[0]
     points: dict[str, list[tuple[float, Cell]]] = {}  # algorithm -> ε, the worst domain's cell
     for row in comparison.rows:
-        name = title(dataclasses.replace(row.runs[0].config, dp=None))
-        lowest = worst(metric, row.cells[metric])
+        name = title(msgspec.structs.replace(row.runs[0].config, dp=None))
+        lowest = row.worst(metric)
         points.setdefault(name, []).append((row.runs[0].epsilon, lowest))
     with mpl.rc_context(STYLE):
         figure = Figure((WIDTH, 3.4), layout="constrained")
@@ -225,7 +223,7 @@ def undominated(points: np.ndarray) -> np.ndarray:
 
 
 def _weights(comparison: Comparison) -> Plot:
-    rows = [r for r in comparison.rows if r.runs[0].config.weight_rule["name"] not in FIXED]
+    rows = [row for row in comparison.rows if row.runs[0].follows_losses]
     panels = [
         Panel(row.title, "λ", _by_domain(comparison, row, "domain_weights"), limits=(0, 1))
         for row in rows or comparison.rows[:1]

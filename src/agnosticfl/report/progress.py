@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agnosticfl.metrics import kind
 from agnosticfl.report.grid import DASH, Entry, Grid, byte_unit, grid, number, places
-from agnosticfl.report.runs import REFERENCE, Comparison, Run, cell, seeds_text
+from agnosticfl.report.runs import Comparison, Run, cell, seeds_text
 
 TRAINING_LOOKS = 50  # the losses of a single round are of too few examples to tell a course by
 
@@ -57,7 +56,7 @@ def progress(comparison: Comparison) -> Progress:
 
 def ends(comparison: Comparison, course: Progress) -> dict[int, float]:
     """Seed -> the last value of FedAvg (uniform), of its first row if privacy makes it several."""
-    rows = [row for row in comparison.rows if row.algorithm == REFERENCE]
+    rows = [row for row in comparison.rows if row.is_reference]
     return {
         run.config.seed: float(curve.values[-1])
         for row in rows[:1]
@@ -72,7 +71,7 @@ def reaches(comparison: Comparison, course: Progress) -> dict[str, Reach]:
     """
     last = ends(comparison, course)
     usual = statistics.fmean(last.values())
-    higher = kind(course.metric).higher_is_better
+    higher = comparison.higher_is_better[course.metric]
     return {
         row.title: _reach(curves, [last.get(run.config.seed, usual) for run in row.runs], higher)
         for row in comparison.rows
@@ -133,7 +132,8 @@ def _reach(curves: Sequence[Curve], targets: Sequence[float], higher: bool) -> R
 
 
 def _heldout(run: Run) -> Curve:
-    values, higher = run.heldout(run.config.metric), kind(run.config.metric).higher_is_better
+    metric = run.config.metric
+    values, higher = run.heldout(metric), run.higher_is_better(metric)
     known = ~np.isnan(values).all(axis=0)  # domains with held-out examples
     values = np.where(known & np.isnan(values), -np.inf if higher else np.inf, values)  # diverged
     worst = (np.fmin if higher else np.fmax).reduce(values, axis=1)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading finished run folders, and putting those of one algorithm together."""
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -10,13 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agnosticfl.config import ALGORITHMS, Config, first_difference, title
+from agnosticfl.core.metrics import reading
 from agnosticfl.errors import BadInput, check
 from agnosticfl.files import read_json
-from agnosticfl.metrics import kind
-from agnosticfl.tracking import read_records
-
-REFERENCE = "fedavg"  # the algorithm that others are measured against
+from agnosticfl.runs.compare import order_of
+from agnosticfl.runs.config import Config, as_table, first_difference, from_table
+from agnosticfl.runs.records import read_records
+from agnosticfl.runs.resolve import find_method, title
+from agnosticfl.weights import from_table as rule_from_table
 
 
 class Run(NamedTuple):
@@ -41,6 +41,31 @@ class Run(NamedTuple):
         """The numbers of the records with a look at held-out clients."""
         return [i for i, record in enumerate(self.records) if "heldout" in record]
 
+    @property
+    def order(self) -> int:
+        """The place of its method in tables."""
+        order = order_of(self.folder.parent)
+        name = self.config.algorithm
+        return order.index(name) if name in order else len(order)
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether the others are measured against its method."""
+        return is_reference(self.config.algorithm)
+
+    @property
+    def follows_losses(self) -> bool:
+        """Whether its λ moves by losses; a rule that this machine lacks is taken to do so."""
+        try:
+            return rule_from_table(self.config.weight_rule).follows_losses
+        except BadInput:
+            return True
+
+    def higher_is_better(self, metric: str) -> bool:
+        """Which way is better; runs of older versions have metrics that the program knows."""
+        known: dict[str, bool] = self.summary.get("higher_is_better", {})
+        return known[metric] if metric in known else reading(metric).higher_is_better
+
     def heldout(self, metric: str) -> np.ndarray:
         """The metric of each domain at each look, [looks, p]; NaN where it is absent."""
         looks = [self.records[i]["heldout"].values() for i in self.looks]
@@ -64,10 +89,26 @@ class Row(NamedTuple):
     difference: dict[str, float]  # metric -> largest minus smallest domain mean
     overall: dict[str, Cell]  # metric -> cell over all test examples
     clients: dict[str, dict[str, Cell]]  # metric -> "variance", "worst_tenth" -> cell; if asked for
+    higher_is_better: dict[str, bool]  # metric -> which way is better
 
     @property
     def algorithm(self) -> str:
         return self.runs[0].config.algorithm
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether the others are measured against it."""
+        return self.runs[0].is_reference
+
+    def worst_domain(self, metric: str) -> str:
+        """The domain that is served worst."""
+        pick = min if self.higher_is_better[metric] else max
+        cells = self.cells[metric]
+        return pick(cells, key=lambda domain: cells[domain].mean)
+
+    def worst(self, metric: str) -> Cell:
+        """The cell of the domain that is served worst."""
+        return self.cells[metric][self.worst_domain(metric)]
 
     @property
     def target(self) -> str | None:
@@ -80,6 +121,7 @@ class Comparison(NamedTuple):
     domains: list[str]
     metrics: list[str]  # the one that tells the worst domain first
     rows: list[Row]
+    higher_is_better: dict[str, bool]  # metric -> which way is better
     harder: str | None  # the target's domain, or the one that FedAvg (uniform) serves worst
 
 
@@ -105,7 +147,7 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
     for name, group in groups.items():
         seeds = [run.config.seed for run in group]
         check(len(set(seeds)) == len(seeds), f"two runs of {name} have the same seed: {seeds}")
-        first, *others = [dataclasses.asdict(run.config) | {"seed": None} for run in group]
+        first, *others = [as_table(run.config) | {"seed": None} for run in group]
         for other in others:
             difference = first_difference(first, other)
             check(
@@ -114,28 +156,23 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
     domains: list[str] = runs[0].summary["domains"]
     metrics = list(runs[0].summary["test"][domains[0]])
     metrics.sort(key=lambda name: name != runs[0].config.metric)
-    known = {
-        m: [d for d in domains if any(run.summary["test"][d][m] is not None for run in runs)]
-        for m in metrics
-    }
-    rows = [_row(name, group, known) for name, group in groups.items()]
-    return Comparison(tasks[0], domains, metrics, rows, _harder(rows, metrics[0]))
+    known = {m: _known_domains(runs, m) for m in metrics}
+    higher = {metric: runs[0].higher_is_better(metric) for metric in metrics}
+    rows = [_row(name, group, known, higher) for name, group in groups.items()]
+    return Comparison(tasks[0], domains, metrics, rows, higher, _harder(rows, metrics[0]))
 
 
 def _order(run: Run) -> tuple[float, ...]:
-    """The paper's algorithms first; of one algorithm, less and less of ε, plain uploads first."""
-    index = list(ALGORITHMS).index(run.config.algorithm)
-    return index, -run.epsilon, run.config.compress is not None, run.config.seed
+    """As the comparison has them; of one method, less and less of ε, plain uploads first."""
+    return run.order, -run.epsilon, run.config.compress is not None, run.config.seed
 
 
-def worst(metric: str, cells: dict[str, Cell]) -> Cell:
-    """The cell of the domain that is served worst."""
-    return cells[_worst_domain(metric, cells)]
-
-
-def _worst_domain(metric: str, cells: dict[str, Cell]) -> str:
-    pick = min if kind(metric).higher_is_better else max
-    return pick(cells, key=lambda domain: cells[domain].mean)
+def is_reference(algorithm: str) -> bool:
+    """Whether a method is the one that others are measured against."""
+    try:
+        return find_method(algorithm).is_reference
+    except BadInput:  # a method of somebody's own that this machine lacks
+        return False
 
 
 def seeds_text(comparison: Comparison) -> str:
@@ -162,7 +199,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
                     metric: {domain: cell._asdict() for domain, cell in cells.items()}
                     for metric, cells in row.cells.items()
                 },
-                "worst": {m: worst(m, cells)._asdict() for m, cells in row.cells.items()},
+                "worst": {m: row.worst(m)._asdict() for m in row.cells},
                 "difference": row.difference,
                 "overall": {m: cell._asdict() for m, cell in row.overall.items()},
                 "clients": {
@@ -170,7 +207,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
                     for m, cells in row.clients.items()
                 },
                 "bytes": row.runs[0].summary["bytes"],
-                "config": dataclasses.asdict(row.runs[0].config),
+                "config": as_table(row.runs[0].config),
             }
             for row in comparison.rows
         ],
@@ -179,7 +216,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 def _load(folder: Path) -> Run:
     try:
-        config = Config(**read_json(folder / "config.json"))
+        config = from_table(read_json(folder / "config.json"), f"{folder / 'config.json'}")
         return Run(folder, config, read_json(folder / "summary.json"), read_records(folder))
     except (OSError, TypeError, ValueError) as error:
         raise BadInput(f"{folder} is not a readable run folder: {error}") from error
@@ -189,13 +226,13 @@ def _harder(rows: list[Row], metric: str) -> str | None:
     for row in rows:
         if row.target is not None:
             return row.target
-    uniform = [row for row in rows if row.algorithm == REFERENCE]
-    return _worst_domain(metric, uniform[0].cells[metric]) if uniform else None
+    uniform = [row for row in rows if row.is_reference]
+    return uniform[0].worst_domain(metric) if uniform else None
 
 
-def _row(name: str, runs: list[Run], known: dict[str, list[str]]) -> Row:
+def _row(name: str, runs: list[Run], known: dict[str, list[str]], higher: dict[str, bool]) -> Row:
     cells = {
-        m: {d: _cell(m, [run.summary["test"][d][m] for run in runs]) for d in domains}
+        m: {d: _cell(higher[m], [run.summary["test"][d][m] for run in runs]) for d in domains}
         for m, domains in known.items()
     }
     means = {m: [cell.mean for cell in cells[m].values()] for m in known}
@@ -204,14 +241,29 @@ def _row(name: str, runs: list[Run], known: dict[str, list[str]]) -> Row:
         name,
         runs,
         cells,
-        difference={m: max(means[m]) - min(means[m]) for m in known},
-        overall={m: _cell(m, [values[m] for values in overall]) for m in known if overall},
+        difference={m: _difference(means[m]) for m in known},
+        overall={m: _cell(higher[m], [values[m] for values in overall]) for m in known if overall},
         clients={
-            m: {name: _cell(m, [spreads[m][name] for spreads in clients]) for name in clients[0][m]}
+            m: {
+                name: _cell(higher[m], [spreads[m][name] for spreads in clients])
+                for name in clients[0][m]
+            }
             for m in known
             if clients and m in clients[0]
         },
+        higher_is_better=higher,
     )
+
+
+def _known_domains(runs: Sequence[Run], metric: str) -> list[str]:
+    """The domains of which any run has a value; if all runs diverged, all with test examples."""
+    test, examples = [run.summary["test"] for run in runs], runs[0].summary["examples"]["test"]
+    known = [d for d in test[0] if any(results[d][metric] is not None for results in test)]
+    return known or [domain for domain, number in examples.items() if number > 0]
+
+
+def _difference(means: Sequence[float]) -> float:
+    return max(means) - min(means) if all(map(math.isfinite, means)) else math.inf
 
 
 def _on_test(runs: list[Run], part: str) -> list[dict[str, Any]]:
@@ -220,9 +272,9 @@ def _on_test(runs: list[Run], part: str) -> list[dict[str, Any]]:
     return found if len(found) == len(runs) else []
 
 
-def _cell(metric: str, values: Iterable[float | None]) -> Cell:
+def _cell(higher: bool, values: Iterable[float | None]) -> Cell:
     """A value that is missing where others have one was not finite: as bad as can be."""
-    bad = -math.inf if kind(metric).higher_is_better else math.inf
+    bad = -math.inf if higher else math.inf
     return cell([bad if value is None else value for value in values])
 
 

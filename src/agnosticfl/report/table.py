@@ -4,21 +4,20 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agnosticfl.metrics import kind
 from agnosticfl.report.grid import Entry, Grid, number, places, plain
-from agnosticfl.report.runs import Cell, Comparison, Row, seeds_text, worst
+from agnosticfl.report.runs import Cell, Comparison, Row, seeds_text
 
 VARIANCE = "variance over clients"
 
 
 class Column(NamedTuple):
     name: Entry
-    cells: Sequence[Cell | None]  # one an algorithm
+    cells: Sequence[Cell | None]  # one per algorithm
     lower_is_better: bool
 
 
 def results(comparison: Comparison) -> list[Grid]:
-    """One table a metric, that of the task first."""
+    """One table per metric, that of the task first."""
     return [_results(comparison, metric) for metric in comparison.metrics]
 
 
@@ -53,7 +52,7 @@ def _results(comparison: Comparison, metric: str) -> Grid:
 
 
 def _columns(comparison: Comparison, metric: str) -> list[Column]:
-    rows, lower = comparison.rows, not kind(metric).higher_is_better
+    rows, lower = comparison.rows, not comparison.higher_is_better[metric]
     domains = [
         Column(
             Entry(domain, bold=domain == comparison.harder),
@@ -64,7 +63,7 @@ def _columns(comparison: Comparison, metric: str) -> list[Column]:
     ]
     others = [
         ("all", [row.overall.get(metric) for row in rows], lower),
-        ("worst", [worst(metric, row.cells[metric]) for row in rows], lower),
+        ("worst", [row.worst(metric) for row in rows], lower),
         ("difference", [Cell(row.difference[metric], None, []) for row in rows], True),
         ("worst 10 % of clients", [_spread(row, metric, "worst_tenth") for row in rows], lower),
         (VARIANCE, [_spread(row, metric, "variance") for row in rows], True),

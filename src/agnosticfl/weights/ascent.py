@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that move λ uphill by a step a round: mirror ascent on the losses of the domains."""
+"""Rules that move λ uphill by one step per round: mirror ascent on the losses of the domains."""
+
+from typing import Literal, TypeAlias, get_args
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.nn import logsumexp
 
+from agnosticfl.core.tree import SMALLEST
+from agnosticfl.core.weight_rule import DomainStats, WeightRule
 from agnosticfl.errors import check, choose
-from agnosticfl.tree import SMALLEST
-from agnosticfl.weights.seam import DomainStats, WeightRule
+from agnosticfl.options import NotNegative
+from agnosticfl.registry import WEIGHT_RULES
 from agnosticfl.weights.simplex import project
 
 LARGEST_STEP = 1e30  # of log λ in one round: with it no loss, however large, makes an infinity
-ABSENT = ("zero", "hold")
+Absent: TypeAlias = Literal["zero", "hold"]
 
 
-def exponentiated_gradient(learning_rate: float, absent: str = "zero") -> WeightRule:
+@WEIGHT_RULES.add("exponentiated_gradient")
+def exponentiated_gradient(learning_rate: NotNegative, absent: Absent = "zero") -> WeightRule:
     """λ_i ← λ_i exp(γ_λ L_i) / Σ_j λ_j exp(γ_λ L_j): the paper's rule (Algorithm 1, line 12).
 
     The state is log λ, so a large γ_λ L_i does not overflow and a small λ_i never becomes an exact
@@ -28,7 +33,7 @@ def exponentiated_gradient(learning_rate: float, absent: str = "zero") -> Weight
         and the others share what they had before.
     """
     _check_rate(learning_rate)
-    choose(absent, ABSENT, "rule for absent domains")
+    choose(absent, get_args(Absent), "rule for absent domains")
 
     def update(log_weights: Array, stats: DomainStats) -> tuple[Array, Array]:
         moving, step = _steps(learning_rate, absent, stats)
@@ -47,7 +52,8 @@ def exponentiated_gradient(learning_rate: float, absent: str = "zero") -> Weight
     return WeightRule(jnp.log, update, placed)
 
 
-def projected_gradient(learning_rate: float, absent: str = "zero") -> WeightRule:
+@WEIGHT_RULES.add("projected_gradient")
+def projected_gradient(learning_rate: NotNegative, absent: Absent = "zero") -> WeightRule:
     """λ ← Π(λ + γ_λ L), Π the Euclidean projection onto the simplex: AFL (Mohri et al. 2019).
 
     Unlike `exponentiated_gradient` it gives a domain the weight 0 in finitely many rounds, and
@@ -59,7 +65,7 @@ def projected_gradient(learning_rate: float, absent: str = "zero") -> WeightRule
         `exponentiated_gradient`.
     """
     _check_rate(learning_rate)
-    choose(absent, ABSENT, "rule for absent domains")
+    choose(absent, get_args(Absent), "rule for absent domains")
 
     def update(weights: Array, stats: DomainStats) -> tuple[Array, Array]:
         moving, step = _steps(learning_rate, absent, stats)

@@ -7,19 +7,24 @@ alone: the curve between utility and fairness.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.nn import softmax
 
-from agnosticfl import tree
+from agnosticfl.core import tree
+from agnosticfl.core.weight_rule import DomainStats, WeightRule
 from agnosticfl.errors import check, choose
-from agnosticfl.weights.seam import DomainStats, WeightRule
+from agnosticfl.options import NotNegative, Positive, PositiveShare
+from agnosticfl.registry import WEIGHT_RULES
 
 LARGEST_GAP = 1e12  # between two losses, in units of τ: a domain so far behind has no weight
 SMALLEST_PRIOR = 1e-12  # below this p_i counts as 0
+
+
+Prior: TypeAlias = Literal["start", "counts"]
 
 
 class Known(NamedTuple):
@@ -30,7 +35,7 @@ class Known(NamedTuple):
     seen: Array  # [p] whether there was one
 
 
-def best_response(solve: Callable[[Array, Array], Array], prior: str) -> WeightRule:
+def best_response(solve: Callable[[Array, Array], Array], prior: Prior) -> WeightRule:
     """λ_t = solve(p, L). A domain that no round had yet counts with the mean loss of the others.
 
     Args:
@@ -38,7 +43,7 @@ def best_response(solve: Callable[[Array, Array], Array], prior: str) -> WeightR
       prior: what p is: `"start"`, λ_0 (uniform unless a task says otherwise), or `"counts"`, the
         domains' shares of the examples, which is the average that FedAvg serves.
     """
-    choose(prior, ("start", "counts"), "prior")
+    choose(prior, get_args(Prior), "prior")
 
     def init(weights: Array) -> Known:
         return Known(weights, jnp.zeros_like(weights), jnp.zeros_like(weights, bool))
@@ -57,25 +62,27 @@ def best_response(solve: Callable[[Array, Array], Array], prior: str) -> WeightR
     return WeightRule(init, update)
 
 
-def tilted(temperature: float, prior: str = "start") -> WeightRule:
+@WEIGHT_RULES.add("tilted")
+def tilted(temperature: Positive, prior: Prior = "start") -> WeightRule:
     """λ_i ∝ p_i exp(L_i / τ): TERM (Li et al. 2021, whose t is 1/τ), R = τ KL(λ ‖ p).
 
     Args:
       temperature: τ, in units of the loss. Large gives p, small the worst domain.
-      prior: p, see `best_response`.
+      prior: p: λ_0 (`"start"`) or the domains' shares of the examples (`"counts"`).
     """
     _check_positive(temperature, "temperature (τ)")
     return best_response(lambda p, loss: softmax(jnp.log(p) + _gaps(loss, temperature)), prior)
 
 
-def q_fair(q: float, prior: str = "start") -> WeightRule:
+@WEIGHT_RULES.add("q_fair")
+def q_fair(q: NotNegative, prior: Prior = "start") -> WeightRule:
     """λ_i ∝ p_i L_i^q: q-FFL (Li et al. 2020) with domains in the place of clients.
 
     It is the gradient's weight in Σ_i p_i L_i^{q+1} / (q + 1). A negative loss counts as 0.
 
     Args:
       q: 0 gives p, a large q the worst domain.
-      prior: p, see `best_response`.
+      prior: p: λ_0 (`"start"`) or the domains' shares of the examples (`"counts"`).
     """
     check(np.isfinite(q) and q >= 0, f"q is {q}; it must be a number ≥ 0")
 
@@ -86,7 +93,8 @@ def q_fair(q: float, prior: str = "start") -> WeightRule:
     return best_response(solve, prior)
 
 
-def chi_squared(temperature: float, prior: str = "start") -> WeightRule:
+@WEIGHT_RULES.add("chi_squared")
+def chi_squared(temperature: Positive, prior: Prior = "start") -> WeightRule:
     """λ_i = p_i max(1 + (L_i − η) / τ, 0), with η such that they sum to 1.
 
     The χ²-regularised maximum, R = τ/2 Σ_i (λ_i − p_i)² / p_i (Namkoong and Duchi 2017): it
@@ -94,7 +102,7 @@ def chi_squared(temperature: float, prior: str = "start") -> WeightRule:
 
     Args:
       temperature: τ, in units of the loss. Large gives p, small the worst domain.
-      prior: p, see `best_response`.
+      prior: p: λ_0 (`"start"`) or the domains' shares of the examples (`"counts"`).
     """
     _check_positive(temperature, "temperature (τ)")
 
@@ -114,7 +122,8 @@ def chi_squared(temperature: float, prior: str = "start") -> WeightRule:
     return best_response(solve, prior)
 
 
-def cvar(level: float, prior: str = "start") -> WeightRule:
+@WEIGHT_RULES.add("cvar")
+def cvar(level: PositiveShare, prior: Prior = "start") -> WeightRule:
     """The largest Σ_i λ_i L_i with λ_i ≤ p_i / θ: the mean loss of the worst share θ (CVaR).
 
     From the worst domain on, each gets its p_i / θ until nothing is left (Rockafellar and Uryasev
@@ -122,7 +131,7 @@ def cvar(level: float, prior: str = "start") -> WeightRule:
 
     Args:
       level: θ, from above 0 to 1. 1 gives p; at most the worst domain's p_i, that domain alone.
-      prior: p, see `best_response`.
+      prior: p: λ_0 (`"start"`) or the domains' shares of the examples (`"counts"`).
     """
     check(
         0 < level <= 1,

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can be done to the losses before a rule, and to λ after it. `chain` puts them together."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from msgspec import Meta
 
-from agnosticfl import tree
+from agnosticfl.core import tree
+from agnosticfl.core.weight_rule import DomainStats
 from agnosticfl.errors import check
-from agnosticfl.weights.seam import DomainStats, LossTransform, WeightTransform
+from agnosticfl.options import NotNegative, PositiveShare
+from agnosticfl.registry import LOSS_TRANSFORMS, WEIGHT_TRANSFORMS
+from agnosticfl.weights.chaining import LossTransform, WeightTransform
 from agnosticfl.weights.simplex import project
 
 
@@ -20,6 +24,7 @@ class Seen(NamedTuple):
     ever: Array  # [p] whether there was one
 
 
+@LOSS_TRANSFORMS.add("normalised")
 def normalised() -> LossTransform:
     """L_i ← L_i / mean_j |L_j| over the domains present: γ_λ (or τ) then has no unit.
 
@@ -33,6 +38,7 @@ def normalised() -> LossTransform:
     return LossTransform(lambda _: (), update)
 
 
+@LOSS_TRANSFORMS.add("decaying")
 def decaying() -> LossTransform:
     """L_i ← L_i / √t: the rate γ_λ / √t of the theory of online learning (Zinkevich 2003)."""
 
@@ -42,6 +48,7 @@ def decaying() -> LossTransform:
     return LossTransform(lambda _: jnp.ones(()), update)
 
 
+@LOSS_TRANSFORMS.add("optimistic")
 def optimistic() -> LossTransform:
     """L_i ← 2 L_i(t) − L_i(t−1): the next loss as the last change foretells it.
 
@@ -58,7 +65,8 @@ def optimistic() -> LossTransform:
     return LossTransform(_nothing_seen, update)
 
 
-def averaged_loss(decay: float = 0.9) -> LossTransform:
+@LOSS_TRANSFORMS.add("averaged_loss")
+def averaged_loss(decay: Annotated[float, Meta(ge=0, lt=1)] = 0.9) -> LossTransform:
     """L_i ← L̄_i, with L̄_i ← decay · L̄_i + (1 − decay) L_i in each round that has the domain.
 
     Small cohorts make noisy losses; and a domain that is absent has its average here, not 0.
@@ -78,7 +86,8 @@ def averaged_loss(decay: float = 0.9) -> LossTransform:
     return LossTransform(_nothing_seen, update)
 
 
-def adjusted(constant: float) -> LossTransform:
+@LOSS_TRANSFORMS.add("adjusted")
+def adjusted(constant: NotNegative) -> LossTransform:
     """L_i ← L_i + C / √n_i: group DRO's adjustment (Sagawa et al. 2020).
 
     A small group's training loss says less about its test loss, so it counts as worse. n_i is the
@@ -99,7 +108,8 @@ def adjusted(constant: float) -> LossTransform:
     return LossTransform(lambda _: (), update)
 
 
-def minimum_weight(lowest: float) -> WeightTransform:
+@WEIGHT_TRANSFORMS.add("minimum_weight")
+def minimum_weight(lowest: PositiveShare) -> WeightTransform:
     """The λ nearest to the rule's with every λ_i ≥ `lowest`; the rule goes on from there.
 
     No domain is ever forgotten, and none needs long to come back.
@@ -121,7 +131,8 @@ def minimum_weight(lowest: float) -> WeightTransform:
     return WeightTransform(init, update)
 
 
-def capped(highest: float) -> WeightTransform:
+@WEIGHT_TRANSFORMS.add("capped")
+def capped(highest: PositiveShare) -> WeightTransform:
     """The λ nearest to the rule's with every λ_i ≤ `highest`; the rule goes on from there.
 
     A domain whose losses are reported too high, by whomever, cannot take all of the training.
@@ -144,7 +155,8 @@ def capped(highest: float) -> WeightTransform:
     return WeightTransform(init, update)
 
 
-def mixed(share: float) -> WeightTransform:
+@WEIGHT_TRANSFORMS.add("mixed")
+def mixed(share: PositiveShare) -> WeightTransform:
     """λ ← (1 − ε) λ + ε λ_0, and the rule goes on from there (fixed share, Herbster and Warmuth
     1998, with λ_0 as the prior).
 
@@ -158,6 +170,7 @@ def mixed(share: float) -> WeightTransform:
     )
 
 
+@WEIGHT_TRANSFORMS.add("averaged")
 def averaged() -> WeightTransform:
     """λ̄_t = Σ_{s≤t} λ_s / t, the average iterate; the rule itself goes on from λ_t.
 

@@ -9,14 +9,10 @@ import numpy as np
 
 from agnosticfl.data.formats.files import find_file, reading
 from agnosticfl.data.formats.limits import short
-from agnosticfl.data.in_memory import (
-    HeldoutOfTraining,
-    check_heldout,
-    random_clients,
-    with_heldout,
-)
+from agnosticfl.data.in_memory import HeldoutOfTraining, check_heldout, random_clients, with_heldout
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.errors import BadInput, check
+from agnosticfl.registry import LOADERS
 
 DOMAINS = ("doctorate", "others")
 _COLUMNS = (
@@ -44,6 +40,7 @@ class _Encoder(NamedTuple):
     categories: dict[str, list[str]]  # column -> its values, sorted; "?" is one of them
 
 
+@LOADERS.add("adult")
 def load(
     sources: Sequence[Path],
     *,

@@ -20,6 +20,7 @@ from agnosticfl.data.formats.tables import Table, frame_table, open_table
 from agnosticfl.data.source import SPLITS, Feature, Rows, Source
 from agnosticfl.data.splits import Fractions, check_fractions, split_of
 from agnosticfl.errors import BadInput, check, choose
+from agnosticfl.registry import LOADERS
 
 Fate: TypeAlias = Callable[[str], str]  # client -> its split
 
@@ -34,6 +35,7 @@ class Columns(NamedTuple):
     split: str | None
 
 
+@LOADERS.add("arrays")
 def load(
     sources: Sequence[Path],
     *,

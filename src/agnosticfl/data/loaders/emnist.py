@@ -15,6 +15,7 @@ from agnosticfl.data.formats.limits import short
 from agnosticfl.data.in_memory import in_pieces
 from agnosticfl.data.source import SPLITS, Feature, Rows, Source
 from agnosticfl.errors import BadInput, check, choose
+from agnosticfl.registry import LOADERS
 
 DOMAINS = ("high school", "census")
 _CLASSES = 62  # digits, capitals, small letters
@@ -49,6 +50,7 @@ class _File(NamedTuple):
     format: _Format
 
 
+@LOADERS.add("emnist")
 def load(
     sources: Sequence[Path],
     *,

@@ -8,18 +8,15 @@ from typing import Annotated
 import numpy as np
 
 from agnosticfl.data.formats.idx import read_labelled_images
-from agnosticfl.data.in_memory import (
-    HeldoutOfTraining,
-    check_heldout,
-    random_clients,
-    with_heldout,
-)
+from agnosticfl.data.in_memory import HeldoutOfTraining, check_heldout, random_clients, with_heldout
 from agnosticfl.data.source import Feature, Rows, Source
+from agnosticfl.registry import LOADERS
 
 _CLASSES = {"t-shirt": 0, "pullover": 2, "shirt": 6}  # name -> label in the files
 _PARTS = {"train": "train", "test": "t10k"}  # split -> start of the file names
 
 
+@LOADERS.add("fashion-mnist")
 def load(
     sources: Sequence[Path],
     *,

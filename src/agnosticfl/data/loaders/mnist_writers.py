@@ -11,6 +11,7 @@ from agnosticfl.data.formats.idx import find_idx, read_idx, read_labelled_images
 from agnosticfl.data.in_memory import generator, in_pieces
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.errors import BadInput, check
+from agnosticfl.registry import LOADERS
 
 DOMAINS = ("student", "employee")
 STUDENT, EMPLOYEE = 0, 1
@@ -26,6 +27,7 @@ class _Part(NamedTuple):
     domain: np.ndarray  # [n] int32
 
 
+@LOADERS.add("mnist-writers")
 def load(
     sources: Sequence[Path],
     *,

@@ -31,6 +31,7 @@ from agnosticfl.data.text import (
     text_source,
 )
 from agnosticfl.errors import BadInput, check
+from agnosticfl.registry import LOADERS
 
 DOMAIN_OF = {"1": 0, "2": 1}  # PostTypeId -> question, answer
 POSTS_FILE = re.compile(r"(?:(?P<site>.+)[.-])?Posts\.(?P<form>xml|csv)(?:\.gz)?")
@@ -46,6 +47,7 @@ class Dump(NamedTuple):
     form: str  # xml, csv or 7z
 
 
+@LOADERS.add("stackexchange")
 def load(
     sources: Sequence[Path],
     *,

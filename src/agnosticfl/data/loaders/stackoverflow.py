@@ -26,6 +26,7 @@ from agnosticfl.data.text import (
     text_source,
 )
 from agnosticfl.errors import BadInput, check, choose
+from agnosticfl.registry import LOADERS
 
 DOMAIN_OF = {b"question": 0, b"answer": 1}  # by the field `type`
 SPLIT_IN_NAME = re.compile(r"train|held_?out|test")
@@ -44,6 +45,7 @@ class Record(NamedTuple):
 ReadRecords: TypeAlias = Callable[[], Iterator[Record]]
 
 
+@LOADERS.add("stackoverflow")
 def load(
     sources: Sequence[Path],
     *,

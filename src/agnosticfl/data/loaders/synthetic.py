@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Made-up images, sentences and points, for demonstrations and load tests.
+"""Synthetic images, sentences and points, for demonstrations and load tests.
 
 A client's examples do not come together: the first example of every client comes first, then the
 second of every client that has one, as posts on a web site would. Each value is a function of the
@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import Meta
 
+from agnosticfl.core.random import random_bits, random_unit
+from agnosticfl.core.tokens import BOS, EOS, FIRST_WORD, PAD
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.data.splits import Fractions, check_fractions
-from agnosticfl.data.vocabulary import BOS, EOS, FIRST_WORD, PAD
 from agnosticfl.errors import BadInput, check, choose
-from agnosticfl.sampling import random_bits, random_unit
+from agnosticfl.options import Share
+from agnosticfl.registry import LOADERS
 
 PIECE = 8192  # cells of the grid of clients × examples that are filled at a time
 CLASSES, DIMENSIONS, SIDE, LENGTH, WORDS = 10, 16, 28, 20, 10_000
@@ -27,7 +30,7 @@ SIZE, CLIENT_DOMAIN, EXAMPLE_DOMAIN, SPLIT = range(4)
 Make: TypeAlias = Callable[[np.random.Generator, np.ndarray, np.ndarray], dict[str, np.ndarray]]
 
 
-class Kind(NamedTuple):
+class ExampleKind(NamedTuple):
     """What an example is, and how n of them are made from (generator, domain, confused)."""
 
     features: dict[str, Feature]
@@ -35,19 +38,22 @@ class Kind(NamedTuple):
     vocabulary: tuple[str, ...] | None = None
 
 
+@LOADERS.add("synthetic")
 def load(
     sources: Sequence[Path] = (),
     *,
     kind: Annotated[str, "what the examples are: points, images or sentences"] = "points",
-    clients: Annotated[int, "number of clients"] = 100,
-    examples: Annotated[int, "examples a client on average; from 1 to twice as many"] = 20,
+    clients: Annotated[int, Meta(ge=1, description="number of clients")] = 100,
+    examples: Annotated[
+        int, Meta(ge=1, description="examples per client on average; from 1 to twice as many")
+    ] = 20,
     shares: Annotated[str, "share of each domain, separated by commas"] = "0.8,0.2",
     difficulty: Annotated[str, "part of each domain's labels or words left to chance"] = "0.1,0.3",
     partition: Annotated[str, "who has a domain: a client, or an example (data)"] = "client",
     words: Annotated[int | None, f"of the vocabulary of sentences; {WORDS} if not given"] = None,
-    heldout_fraction: Annotated[float, "part of the clients to hold out"] = 0.0,
-    test_fraction: Annotated[float, "part of the clients kept for the test"] = 0.1,
-    seed: Annotated[int, "another seed gives other data"] = 0,
+    heldout_fraction: Annotated[Share, "part of the clients to hold out"] = 0.0,
+    test_fraction: Annotated[Share, "part of the clients kept for the test"] = 0.1,
+    seed: Annotated[int, Meta(ge=0, description="another seed gives other data")] = 0,
 ) -> Source:
     """Makes up domains of chosen sizes and difficulty."""
     check(not sources, f"synthetic data is made from nothing; {[*map(str, sources)]} not needed")
@@ -69,7 +75,7 @@ def load(
         check(2 <= words <= most, f"words is {words}; it must be from 2 to {most}")
         make_kind = partial(_sentences, number=words)
     made = make_kind(seed, len(share))
-    plan = Plan(
+    plan = Population(
         clients, examples, share / share.sum(), partition, test_fraction, heldout_fraction, seed
     )
     return Source(
@@ -83,7 +89,7 @@ def load(
     )
 
 
-class Plan(NamedTuple):
+class Population(NamedTuple):
     """Who has how much of what."""
 
     clients: int
@@ -110,13 +116,13 @@ def _blocks(length: int) -> Iterator[np.ndarray]:
     return (np.arange(first, min(first + PIECE, length)) for first in range(0, length, PIECE))
 
 
-def _sizes(plan: Plan, client: np.ndarray) -> np.ndarray:
+def _sizes(plan: Population, client: np.ndarray) -> np.ndarray:
     """Examples of each client: from 1 to 2m−1, all equally likely, so m on average."""
     bits = random_bits(plan.seed, SIZE, client)
     return 1 + (bits % np.uint64(2 * plan.examples - 1)).astype(np.int64)
 
 
-def _rows(plan: Plan, make: Make, noise: np.ndarray) -> Iterator[Rows]:
+def _rows(plan: Population, make: Make, noise: np.ndarray) -> Iterator[Rows]:
     for cells in _blocks(plan.clients * (2 * plan.examples - 1)):
         turn, client = np.divmod(cells, plan.clients)
         present = turn < _sizes(plan, client)
@@ -127,7 +133,7 @@ def _rows(plan: Plan, make: Make, noise: np.ndarray) -> Iterator[Rows]:
         yield from _by_split(plan, client, domain, features)
 
 
-def _domains(plan: Plan, turn: np.ndarray, client: np.ndarray) -> np.ndarray:
+def _domains(plan: Population, turn: np.ndarray, client: np.ndarray) -> np.ndarray:
     by_client = plan.partition == "client"
     words = (CLIENT_DOMAIN, client) if by_client else (EXAMPLE_DOMAIN, client, turn)
     edges = np.cumsum(plan.share)[:-1]
@@ -135,7 +141,7 @@ def _domains(plan: Plan, turn: np.ndarray, client: np.ndarray) -> np.ndarray:
 
 
 def _by_split(
-    plan: Plan, client: np.ndarray, domain: np.ndarray, features: dict[str, np.ndarray]
+    plan: Population, client: np.ndarray, domain: np.ndarray, features: dict[str, np.ndarray]
 ) -> Iterator[Rows]:
     """Test and held-out clients are others than those who train."""
     chance = random_unit(plan.seed, SPLIT, client)
@@ -156,7 +162,7 @@ def _labels(
     return np.where(chance, rng.integers(classes, size=len(true)), true).astype(np.int32)
 
 
-def _points(seed: int, domains: int) -> Kind:
+def _points(seed: int, domains: int) -> ExampleKind:
     """x in R^16 from N(0, 1); y is the largest of ten directions, which each domain turns a bit."""
     fixed = np.random.default_rng([seed, 1])
     shared = fixed.standard_normal((1, DIMENSIONS, CLASSES))
@@ -171,10 +177,10 @@ def _points(seed: int, domains: int) -> Kind:
         return {"x": x, "y": _labels(rng, true, noise, CLASSES)}
 
     features = {"x": Feature("float32", (DIMENSIONS,)), "y": Feature("int32", ())}
-    return Kind(features, make)
+    return ExampleKind(features, make)
 
 
-def _images(seed: int, domains: int) -> Kind:
+def _images(seed: int, domains: int) -> ExampleKind:
     """A pattern a class, bright on black, moved by a few pixels in each domain, with noise."""
     fixed = np.random.default_rng([seed, 2])
     coarse = fixed.random((CLASSES, 7, 7)) > 0.6
@@ -190,10 +196,10 @@ def _images(seed: int, domains: int) -> Kind:
         return {"x": image, "y": _labels(rng, true, noise, CLASSES)}
 
     features = {"x": Feature("uint8", (SIDE, SIDE)), "y": Feature("int32", ())}
-    return Kind(features, make)
+    return ExampleKind(features, make)
 
 
-def _sentences(seed: int, domains: int, number: int = WORDS) -> Kind:
+def _sentences(seed: int, domains: int, number: int = WORDS) -> ExampleKind:
     """Words that follow each other in an order of their domain; a word of chance now and then.
 
     <bos>, 1 to 18 words, <eos>, then <pad>: 20 tokens. Words of chance are Zipf-like.
@@ -213,7 +219,7 @@ def _sentences(seed: int, domains: int, number: int = WORDS) -> Kind:
         return {"tokens": _framed(words + FIRST_WORD, rng.integers(1, LENGTH - 1, len(domain)))}
 
     vocabulary = ("<pad>", "<bos>", "<eos>", *(f"word{i}" for i in range(number)), "<oov>")
-    return Kind({"tokens": Feature("int16", (LENGTH,))}, make, vocabulary)
+    return ExampleKind({"tokens": Feature("int16", (LENGTH,))}, make, vocabulary)
 
 
 def _framed(words: np.ndarray, length: np.ndarray) -> np.ndarray:
@@ -225,7 +231,7 @@ def _framed(words: np.ndarray, length: np.ndarray) -> np.ndarray:
     return tokens
 
 
-KINDS: dict[str, Callable[[int, int], Kind]] = {
+KINDS: dict[str, Callable[[int, int], ExampleKind]] = {
     "points": _points,
     "images": _images,
     "sentences": _sentences,

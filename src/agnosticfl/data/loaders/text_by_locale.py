@@ -36,6 +36,7 @@ from agnosticfl.data.text import (
     text_source,
 )
 from agnosticfl.errors import BadInput, check, choose
+from agnosticfl.registry import LOADERS
 
 # es_<Country>_<year>_<title>_<type>_<genre>_<number>.run
 ACTIV_ES = r"(^|/)es_(?P<locale>[^_/]+)_\d*_(?P<client>[^_/]+)_[^/]*\.run$"
@@ -55,6 +56,7 @@ class Owner(NamedTuple):
     locale: str
 
 
+@LOADERS.add("text-by-locale")
 def load(
     sources: Sequence[Path],
     *,

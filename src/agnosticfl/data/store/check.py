@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from agnosticfl.core.federated import FederatedData, slices
 from agnosticfl.data.arrow import pc
-from agnosticfl.data.federated import FederatedData
-from agnosticfl.data.store.reader import META, ClientIds, Store, file_info, open_store, slices
+from agnosticfl.data.store.reader import META, ClientIds, Store, file_info, open_store
 from agnosticfl.data.store.rows import LONGEST_ID
 
 

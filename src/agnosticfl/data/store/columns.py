@@ -19,9 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
+from agnosticfl.core.federated import slices
 from agnosticfl.data.arrow import array_over, arrow_type, mapped, pc
 from agnosticfl.data.source import Feature
-from agnosticfl.data.store.reader import Counts, slices
+from agnosticfl.data.store.reader import Counts
 from agnosticfl.data.store.spool import PIECE, Spool
 
 

@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
+from agnosticfl.core.federated import FederatedData
 from agnosticfl.data.arrow import arrow_type, mapped
-from agnosticfl.data.federated import FederatedData
 from agnosticfl.data.source import SPLITS, Feature
 from agnosticfl.errors import BadInput, check
 
@@ -77,6 +77,12 @@ class Store(NamedTuple):
         """
         for memory in self.maps.values():
             memory.madvise(mmap.MADV_DONTNEED)
+
+    @property
+    def digest(self) -> str:
+        """What tells this store from any other, from the checksums of its files."""
+        known = [(name, info.sha256) for name, info in sorted(self.meta.files.items())]
+        return hashlib.sha256(repr((known, self.meta.domains)).encode()).hexdigest()
 
     def vocabulary(self) -> tuple[str, ...] | None:
         """The word of each token id, or None if the data is no text."""
@@ -154,11 +160,6 @@ def file_info(file: Path) -> FileInfo:
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     return FileInfo(file.stat().st_size, digest)
-
-
-def slices(length: int, step: int = 1 << 18) -> Iterator[slice]:
-    """Cuts a long column into pieces that fit in memory."""
-    return (slice(first, min(first + step, length)) for first in range(0, length, step))
 
 
 def _meta(raw: dict[str, Any]) -> Meta:

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client's whole contribution as one vector of norm at most 1, and the sum of such made usable.
+
+Segment s (β^k Δ^k, β^k, L^k, N^k) has a bound C_s on its norm and a share a_s of the whole, with
+Σ_s a_s² ≤ 1: it is clipped to C_s and sent as a_s / C_s times itself. Noise z on the sum is then
+z C_s / a_s in the segment's own unit. A last segment says of each of the four whether it was within
+its bound; its noised sum moves the bounds towards a quantile (Andrew et al. 2021).
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from agnosticfl.channels.dp.noise import Mechanism
+from agnosticfl.core import tree
+from agnosticfl.core.channel import Channel, Decoded
+from agnosticfl.core.contribution import ClientSum
+from agnosticfl.core.model import Params
+
+MARGIN = 1 - 1e-3  # clipped norms stay this far below their bounds: float32 cannot push them over
+STEP = 0.2  # η: how fast the bounds' logarithms move
+SMALLEST_BOUND = 1e-12
+
+
+class Segments(NamedTuple):
+    """One client's vector, the sum of many, or a number for each segment of it."""
+
+    update: Params  # β^k Δ^k
+    beta: Any  # β^k
+    loss: Any  # [p] L^k
+    count: Any  # [p] N^k
+    within: Any  # [4] ±1/2: whether each of the others was within its bound
+
+
+class ClipBounds(NamedTuple):
+    """C_s, the largest norm of each segment."""
+
+    update: Any
+    beta: Any
+    loss: Any
+    count: Any
+
+
+class PrivacyState(NamedTuple):
+    """What the server carries and tells the clients."""
+
+    bounds: ClipBounds
+    noise: Array  # z
+
+
+# a_s²: most of it to the update, whose noise has as many dimensions as the model.
+SHARES = Segments(update=0.75, beta=0.05, loss=0.1, count=0.09, within=0.01)
+FIXED_SHARES = Segments(update=0.76, beta=0.05, loss=0.1, count=0.09, within=0.0)
+OTHERS = 0.9  # quantile of the bounds on β^k, L^k and N^k
+
+
+def private(
+    bounds: ClipBounds, noise: float, clients: int, quantile: float | None, mechanism: Mechanism
+) -> Channel:
+    """The channel of a differentially private run.
+
+    Args:
+      bounds: those of the first round, or of all rounds without a quantile.
+      noise: z, the noise multiplier.
+      clients: c.
+      quantile: of the updates' norms, which their bound follows; None for fixed bounds.
+      mechanism: who adds the noise.
+    """
+    share = Segments(*(math.sqrt(a) for a in (FIXED_SHARES if quantile is None else SHARES)))
+
+    def init() -> PrivacyState:
+        return PrivacyState(ClipBounds(*map(jnp.float32, bounds)), jnp.float32(noise))
+
+    def encode(state: PrivacyState, sums: ClientSum, key: Array) -> Any:
+        return mechanism.encode(state.noise, unit_vector(state.bounds, share, sums), key)
+
+    def decode(state: PrivacyState, total: Any, key: Array) -> Decoded:
+        noised = mechanism.decode(state.noise, total, key)
+        sums = estimate(state, share, noised)
+        if quantile is None:
+            return Decoded(sums, state, {})
+        within = jnp.clip(noised.within / (MARGIN * share.within * clients) + 0.5, 0, 1)
+        wanted = jnp.array([quantile, OTHERS, OTHERS, OTHERS])
+        moved = jnp.array(state.bounds) * jnp.exp(-STEP * (within - wanted))
+        after = ClipBounds(*jnp.maximum(moved, SMALLEST_BOUND))
+        report = {"clip": state.bounds.update * clients, "within_clip": within[0]}
+        return Decoded(sums, PrivacyState(after, state.noise), report)
+
+    return Channel(init, encode, lambda message: message, decode)
+
+
+def unit_vector(bounds: ClipBounds, share: Segments, sums: ClientSum) -> Segments:
+    """One client's contribution, of norm at most 1; with share 0, a segment is not sent.
+
+    L^k shrinks as N^k does, so that a client of many examples keeps its mean loss.
+    """
+    update, a = clipped(sums.weighted_delta, bounds.update)
+    beta, b = clipped(sums.beta, bounds.beta)
+    count, d = clipped(sums.domain_count, bounds.count)
+    loss, c = clipped(d * sums.domain_loss, bounds.loss)
+    within = jnp.where(jnp.array([a, b, c, d]) < 1, -0.5, 0.5) * (MARGIN * share.within)
+    scales = [MARGIN * s / bound for s, bound in zip(share[:4], bounds, strict=True)]
+    parts = [
+        tree.scale(f, part) for f, part in zip(scales, (update, beta, loss, count), strict=True)
+    ]
+    return Segments(*parts, within=within)
+
+
+def clipped(vector: Any, bound: Array) -> tuple[Any, Array]:
+    """`vector` with a norm of at most `bound`, and the factor, at most 1, that it took."""
+    size = tree.norm(vector)
+    factor = jnp.where(size > bound, bound / jnp.where(size > bound, size, 1), 1)
+    return tree.scale(factor, vector), factor
+
+
+def estimate(state: PrivacyState, share: Segments, noised: Segments) -> ClientSum:
+    """The `ClientSum` that a noised sum stands for, with nothing negative in β, L and N.
+
+    Σβ is at least its noise's standard deviation. A domain whose count is below that of its noise
+    is absent, as one without examples is: it would only bring noise divided by noise.
+    """
+    scale = ClipBounds(*(b / (MARGIN * s) for b, s in zip(state.bounds, share[:4], strict=True)))
+    count = scale.count * noised.count
+    count = jnp.where(count >= state.noise * scale.count, count, 0)
+    loss = jnp.where(count > 0, jnp.maximum(scale.loss * noised.loss, 0), 0)
+    return ClientSum(
+        weighted_delta=tree.scale(scale.update, noised.update),
+        beta=jnp.maximum(noised.beta, state.noise) * scale.beta,
+        domain_loss=loss,
+        domain_count=count,
+        left_out=jnp.zeros(()),  # how many clients failed is their secret too
+    )
+
+
+def vector_size(like: ClientSum) -> int:
+    """How many numbers the vector has."""
+    return tree.size(like._replace(left_out=np.zeros(len(ClipBounds._fields))))  # type: ignore[arg-type]

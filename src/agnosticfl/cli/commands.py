@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands. They assemble only; imports that take time wait for their command."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from agnosticfl import __version__
+from agnosticfl.cli.arguments import (
+    Algorithm,
+    Out,
+    Resume,
+    Rounds,
+    Seed,
+    Sets,
+    Target,
+    Task,
+)
+from agnosticfl.cli.data import data_app
+from agnosticfl.cli.deploy import deploy_app
+from agnosticfl.cli.plain import Program
+from agnosticfl.errors import check, one_line_errors
+
+app = Program(
+    name="agnosticfl", help="Agnostic federated learning: one model that serves every domain."
+)
+
+app.add_typer(data_app, name="data")
+app.add_typer(deploy_app, name="deploy")
+
+Dp = Annotated[
+    str | None,
+    typer.Option(
+        metavar="epsilon=8,delta=1e-6[,…]",
+        help="Differential privacy: short for --set dp.epsilon=8 --set dp.delta=1e-6 …",
+    ),
+]
+Compress = Annotated[
+    str | None,
+    typer.Option(metavar="bits=8", help="Smaller uploads: short for --set compress.bits=8."),
+]
+Secure = Annotated[
+    str | None,
+    typer.Option(metavar="simulate", help="Add up as secure aggregation does, in fixed point."),
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(help="Send the numbers to mlflow or wandb as well; may be repeated."),
+]
+Precision = Annotated[
+    str | None,
+    typer.Option(help="Of matrix products on accelerators: float32 (the default), tf32 or bf16."),
+]
+Cache = Annotated[
+    bool,
+    typer.Option(
+        "--cache/--no-cache", help="Remember compiled rounds between runs ($AGNOSTICFL_CACHE)."
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that is there.")]
+
+
+@app.command()
+def run(
+    task: Task,
+    algorithm: Algorithm = "afa",
+    target: Target = None,
+    rounds: Rounds = None,
+    seed: Seed = 0,
+    out: Out = None,
+    secure: Secure = None,
+    sets: Sets = None,
+    dp: Dp = None,
+    compress: Compress = None,
+    track: Track = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    precision: Precision = None,
+    cache: Cache = True,
+    coordinator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where process 0 of several listens.")
+    ] = None,
+    num_processes: Annotated[int | None, typer.Option(help="How many there are.")] = None,
+    process_id: Annotated[int | None, typer.Option(help="Which this is, from 0 on.")] = None,
+) -> None:
+    """Train once and write a run folder.
+
+    Several processes, on one machine or many, train together if each is started with the same
+    command but for --process-id, or by SLURM's srun or Open MPI's mpirun. Process 0 writes.
+    """
+    from agnosticfl import report
+    from agnosticfl.cli.console import fail_if_diverged, print_report, stop_on_signals, watched_run
+    from agnosticfl.runs import processes
+    from agnosticfl.runs.cache import cache_folder
+    from agnosticfl.runs.compare import run_folder
+    from agnosticfl.runs.resolve import has_effect, resolve
+
+    check(not (resume and overwrite), "--resume and --overwrite: give one of them")
+    settings = _settings(sets, secure, dp, compress, precision)
+    config = resolve(task, algorithm, target, seed, rounds, settings)
+    for setting in settings:
+        check(has_effect(config, setting), f"--set {setting} has no effect on {algorithm!r}")
+    folder = out or Path("runs") / f"{config.task}-{run_folder(config)}"
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "track": track or ()}
+    options["cache"] = cache_folder(cache)
+    together = processes.joined(coordinator, num_processes, process_id)
+    with together, stop_on_signals() as should_stop:
+        summary = watched_run(config, folder, should_stop=should_stop, **options)
+        if processes.is_first():
+            print_report(report.write_report([folder], folder), folder)
+    fail_if_diverged([summary])
+
+
+@app.command()
+def compare(
+    task: Task,
+    algorithms: Annotated[
+        str | None,
+        typer.Option(
+            help="Their names, with commas between them (see `algorithms`); by default the paper's"
+            " three: FedAvg (uniform), FedAvg (target-only) and AFA."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.")] = 3,
+    target: Target = None,
+    rounds: Rounds = None,
+    out: Out = None,
+    secure: Secure = None,
+    sets: Sets = None,
+    dp: Dp = None,
+    compress: Compress = None,
+    track: Track = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    precision: Precision = None,
+    cache: Cache = True,
+) -> None:
+    """Run algorithms on the same seeds and print the paper's table."""
+    from agnosticfl import report
+    from agnosticfl.cli.console import fail_if_diverged, print_report, stop_on_signals, watched_run
+    from agnosticfl.runs import compare as comparison
+    from agnosticfl.runs.cache import cache_folder
+
+    check(not (resume and overwrite), "--resume and --overwrite: give one of them")
+    folder = out or Path("runs") / f"compare-{Path(task).stem}"
+    with stop_on_signals() as should_stop:
+        summaries = comparison.compare(
+            task,
+            folder,
+            functools.partial(
+                watched_run,
+                resume=resume,
+                overwrite=overwrite,
+                track=track or (),
+                should_stop=should_stop,
+                cache=cache_folder(cache),
+            ),
+            algorithms=_names(algorithms, comparison.PAPER),
+            seeds=seeds,
+            target=target,
+            rounds=rounds,
+            sets=_settings(sets, secure, dp, compress, precision),
+        )
+    print_report(report.write_report([folder], folder), folder)
+    fail_if_diverged(summaries)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; the first folder if not given.")
+    ] = None,
+) -> None:
+    """Make the table, the plots and the page again from run folders."""
+    from agnosticfl import report as reports
+    from agnosticfl.cli.console import print_report
+
+    place = out or folders[0]
+    print_report(reports.write_report(folders, place), place)
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks."""
+    from agnosticfl.runs.tasks import task_description, task_names
+
+    names = task_names()
+    for name in names:
+        typer.echo(f"{name:{max(map(len, names))}} {task_description(name)}")
+
+
+@app.command()
+def algorithms() -> None:
+    """List the algorithms."""
+    from agnosticfl.registry import METHODS
+    from agnosticfl.runs.resolve import find_method
+
+    for name in METHODS.names():
+        entry = find_method(name)
+        typer.echo(f"{name:16} {entry.title.format(target='one domain'):20} {entry.paper}")
+
+
+@app.command()
+def show(
+    task: Annotated[
+        str | None, typer.Argument(help="A task's name (see `tasks`) or a TOML file.")
+    ] = None,
+    algorithm: Algorithm = "afa",
+    target: Target = None,
+    rounds: Rounds = None,
+    seed: Seed = 0,
+    sets: Sets = None,
+    keys: Annotated[bool, typer.Option("--keys", help="All keys that there are.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="With --keys: as docs/tasks.md has them.")
+    ] = False,
+) -> None:
+    """Explain a task: every key, its value, where the value comes from, and what it means."""
+    from agnosticfl.runs import explain
+
+    check((task is None) == keys, "give a TASK to explain, or --keys")
+    if task is not None:
+        for line in explain.task_lines(task, algorithm, target, seed, rounds, sets or ()):
+            typer.echo(line)
+    elif as_markdown:
+        typer.echo(explain.keys_as_markdown(), nl=False)
+    else:
+        for line in explain.key_lines():
+            typer.echo(line)
+
+
+def _names(text: str | None, default: Sequence[str]) -> Sequence[str]:
+    """Names with commas between them."""
+    if text is None:
+        return default
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _settings(
+    sets: list[str] | None,
+    secure: str | None,
+    dp: str | None,
+    compress: str | None,
+    precision: str | None,
+) -> list[str]:
+    """What the command line changes of the task; `a=1,b=2` are keys of one table."""
+    values = {"secure.name": secure, "precision": precision}
+    named = [f"{key}={value}" for key, value in values.items() if value]
+    tables = {"dp": dp, "compress": compress}
+    keys = [f"{table}.{key}" for table, text in tables.items() if text for key in text.split(",")]
+    return [*(sets or ()), *named, *keys]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"agnosticfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+def main() -> None:
+    """Runs the program. Bad input ends in one line and status 2, a stopped run in status 130."""
+    with one_line_errors():
+        app()

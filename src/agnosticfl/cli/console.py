@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person at a terminal sees of a run, and how she stops it."""
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from agnosticfl.engines.helpers.tuning import stopwatch
+from agnosticfl.report import Comparison, tables, terminal
+from agnosticfl.runs import processes
+from agnosticfl.runs.cache import remember_compilations
+from agnosticfl.runs.config import Config
+from agnosticfl.runs.records import Record
+from agnosticfl.runs.resolve import title
+from agnosticfl.runs.run import Stopped, run
+
+PLAIN_SECONDS = 10.0  # between two lines where there is no terminal to draw a bar on
+
+
+def messages(text: str) -> None:
+    """To the user, beside the results."""
+    typer.echo(text, err=True)
+
+
+def print_report(comparison: Comparison, folder: Path) -> None:
+    """The tables, and where the rest is."""
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for grid in tables(comparison):
+        console.print(terminal(grid))
+    console.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False)
+
+
+def watched_run(
+    config: Config, folder: Path, *, cache: Path | None, **options: Any
+) -> dict[str, Any]:
+    """A run with its progress shown; `options` are those of `runs.run.run`.
+
+    Of several processes, one shows it. What can be used again is kept in the folder `cache`.
+    """
+    remember_compilations(cache)
+    tuner = stopwatch(None if cache is None else cache / "lanes.json")
+    silent = not processes.is_first()
+    say = _nothing if silent else messages
+    with watch(config, silent) as on_round:
+        return run(config, folder, on_round=on_round, say=say, tuner=tuner, **options)
+
+
+def fail_if_diverged(summaries: Sequence[dict[str, Any]]) -> None:
+    """Status 1 if the loss of a run exploded: its folder is complete, its model is of no use."""
+    bad = [f"{s['algorithm']} seed {s['seed']}" for s in summaries if s.get("diverged")]
+    if len(summaries) > 1 and bad:
+        messages(f"{len(bad)} of {len(summaries)} runs diverged: {', '.join(bad)}")
+    if bad:
+        raise typer.Exit(1)
+
+
+def _nothing(_: Any) -> None: ...
+
+
+@contextlib.contextmanager
+def watch(config: Config, silent: bool = False) -> Generator[Callable[[Record], None]]:
+    """Shows rounds, rounds/s, the worst domain's loss and λ while the block runs."""
+    if silent:
+        yield _nothing
+        return
+    name = f"{config.task} {title(config)} seed {config.seed}"
+    console = Console(stderr=True)
+    shown = time.monotonic()
+    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn())
+    columns = (*columns, TimeRemainingColumn(), TextColumn("{task.fields[state]}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(name, total=config.rounds, state="compiling")
+        first: tuple[int, float] | None = None  # round and time: compilation does not count
+
+        def on_round(record: Record) -> None:
+            nonlocal first, shown
+            now = time.monotonic()
+            first = first or (record["round"], now)
+            rate = (record["round"] - first[0]) / max(now - first[1], 1e-9)
+            state = f"{rate:.1f} rounds/s  {_state(record)}"
+            progress.update(bar, completed=record["round"], state=state)
+            if not console.is_terminal and now - shown > PLAIN_SECONDS:
+                messages(f"{name}: round {record['round']} of {config.rounds}  {state}")
+                shown = now
+
+        yield on_round
+
+
+def _state(record: Record) -> str:
+    losses = [loss for loss in record["loss"] if loss is not None]
+    weights = " ".join(f"{w:.2f}" for w in record["domain_weights"][:6])
+    left_out = f"  {record['left_out']} clients left out" if record["left_out"] else ""
+    clipped = record.get("clients_clipped", 0)
+    clipped = f"  {clipped:.0f} clients clipped" if clipped else ""
+    return f"worst loss {max(losses, default=float('nan')):.4g}  λ {weights}{left_out}{clipped}"
+
+
+@contextlib.contextmanager
+def stop_on_signals(
+    answer: str = "stopping after this round; its state will be saved",
+) -> Generator[Callable[[], bool]]:
+    """Ctrl-C or SIGTERM asks the run to stop, and gets `answer`; a second one stops it at once."""
+    asked = False
+
+    def ask(number: int, _: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(number, signal.default_int_handler)
+        messages(answer)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    except Stopped as stopped:
+        messages(f"{stopped}; add --resume to the same command to go on")
+        raise typer.Exit(130) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

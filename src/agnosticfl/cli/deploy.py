@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`agnosticfl deploy …`: federations of real machines. Slow imports wait for their command."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from agnosticfl.cli.arguments import Algorithm, Resume, Rounds, Seed, Sets, Task
+from agnosticfl.cli.plain import Program
+from agnosticfl.errors import check, require
+
+deploy_app = Program(help="Run a federation of real machines.")
+keys_app = Program(help="Make the keys of a federation.")
+deploy_app.add_typer(keys_app, name="keys")
+
+Secure = Annotated[bool, typer.Option("--secure", help="The server learns sums only.")]
+App = Annotated[Path, typer.Option(metavar="DIR", help="The folder that `init` wrote.")]
+Roster = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Secure rounds: all clients' NAME.roster, one per line."),
+]
+Server = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server is.")]
+Authority = Annotated[Path, typer.Option("--ca", metavar="FILE", help="The server's ca.pem.")]
+State = Annotated[Path, typer.Option(metavar="FOLDER", help="Where Flower keeps its own things.")]
+
+
+@deploy_app.callback()
+def deploy() -> None:
+    """Run a federation of real machines."""
+    for name in ("flwr", "psutil"):
+        require(name, "agnosticfl deploy", "deploy")
+
+
+@deploy_app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+    task: Task,
+    clients: Annotated[int, typer.Option(help="Clients in a round (c).")],
+    algorithm: Algorithm = "afa",
+    rounds: Rounds = None,
+    seed: Seed = 0,
+    secure: Secure = False,
+    sets: Sets = None,
+) -> None:
+    """Write the Flower app of a task, ready to be served."""
+    from agnosticfl.deploy.app import write_app
+
+    write_app(folder, _task(task, clients, algorithm, rounds, seed, secure, sets))
+    typer.echo(f"{folder}: the Flower app of {task} for {clients} clients per round")
+
+
+def _task(
+    task: str,
+    clients: int,
+    algorithm: str,
+    rounds: int | None,
+    seed: int,
+    secure: bool,
+    sets: list[str] | None,
+    dealing: bool = False,
+) -> Any:
+    from agnosticfl.deploy.node.examples import check_nodes
+    from agnosticfl.deploy.task import FederatedTask, federated_config
+    from agnosticfl.runs.build import build
+    from agnosticfl.runs.resolve import has_effect, resolve
+
+    settings = [*(sets or ()), *(["secure.name=simulate"] if secure else ())]
+    config = federated_config(resolve(task, algorithm, None, seed, rounds, settings), clients)
+    for setting in settings:
+        check(has_effect(config, setting), f"--set {setting} has no effect on a federation")
+    # What is not allowed is refused here.
+    built = build(msgspec.structs.replace(config, clients_per_round=1))
+    if dealing:
+        check_nodes(built.data.train, clients)
+    return FederatedTask(config, built.data.train.domains)
+
+
+@deploy_app.command()
+def local(
+    task: Task,
+    nodes: Annotated[int, typer.Option(help="SuperNodes, each of which is one client.")] = 3,
+    algorithm: Algorithm = "afa",
+    rounds: Rounds = None,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Run folder; below runs/ by default.")] = None,
+    secure: Secure = False,
+    sets: Sets = None,
+    resume: Resume = False,
+) -> None:
+    """Try a federation on this machine: real processes, TLS, keys that are thrown away.
+
+    The clients of the task are dealt to the nodes, and all examples of a node are those of one
+    client. Ctrl-C ends everything.
+    """
+    from agnosticfl import report
+    from agnosticfl.cli.console import messages, print_report
+    from agnosticfl.deploy.supervise.local import run_locally
+
+    agreed = _task(task, nodes, algorithm, rounds, seed, secure, sets, dealing=True)
+    folder = out or Path("runs") / f"{agreed.config.task}-{algorithm}-deployed-seed{seed}"
+    _check_new(folder, resume)
+    _watched(
+        agreed.config, lambda **watch: run_locally(agreed, folder, nodes, say=messages, **watch)
+    )
+    print_report(report.write_report([folder], folder), folder)
+
+
+@deploy_app.command()
+def server(
+    app: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `init` wrote.")],
+    keys: Annotated[Path, typer.Option(help="The folder that `keys server` made.")],
+    out: Annotated[Path, typer.Option(help="Run folder.")],
+    state: State = Path("deploy-state"),
+    data: Annotated[
+        Path | None, typer.Option(metavar="STORE", help="Test on it, not on the task's own data.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(help="The one port that clients connect to.")] = 8000,
+    roster: Roster = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Changes an option of the app's rounds."),
+    ] = None,
+    resume: Resume = False,
+) -> None:
+    """Serve a federation until its run is complete, whatever dies in between.
+
+    Clients whose public keys are put in KEYS/clients, now or later, may connect.
+    """
+    from agnosticfl import report
+    from agnosticfl.cli.console import messages, print_report
+    from agnosticfl.deploy.app import PACKAGE
+    from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
+    from agnosticfl.deploy.task import read_task
+    from agnosticfl.runs.tasks import parse_set
+
+    config = read_task(app / PACKAGE).config
+    for name in ("ca.pem", "server.pem", "server.key"):
+        check((keys / name).is_file(), f"there is no {keys / name}; `deploy keys server` makes it")
+    _check_new(out, resume)
+    options = dict(map(parse_set, sets or ()))
+    for name, path in {"data": data, "roster": roster}.items():
+        options |= {} if path is None else {name: str(path.resolve())}
+    needed = config.secure is not None
+    check((roster is not None) == needed, f"--roster is {'' if needed else 'not '}needed: {app}")
+    service = Service(app, keys, state, out, host, port, options)
+
+    def serve(**watch: Any) -> bool:
+        with Supervisor(service, messages) as supervisor:
+            return supervisor.serve(**watch)
+
+    _watched(config, serve)
+    print_report(report.write_report([out], out), out)
+
+
+@deploy_app.command()
+def client(
+    server: Server,
+    authority: Authority,
+    app: App,
+    key: Annotated[Path, typer.Option(metavar="FILE", help="What `keys client` made.")],
+    data: Annotated[Path, typer.Option(metavar="STORE", help="This client's examples.")],
+    when: Annotated[str, typer.Option(help="Join only when: any of idle,charging,unmetered.")] = "",
+    min_examples: Annotated[int, typer.Option(help="Join only with so many examples.")] = 1,
+    roster: Roster = None,
+    fewest: Annotated[int, typer.Option(help="Secure rounds: the fewest clients in a sum.")] = 3,
+    state: State = Path("deploy-state"),
+) -> None:
+    """Take part in a federation with the training examples of a store.
+
+    The process becomes Flower's SuperNode, which connects again by itself when the server is gone
+    for a while. It runs the app in DIR, not what the server sends. With a roster it answers in
+    secure rounds only.
+    """
+    from agnosticfl.data.store import open_store
+    from agnosticfl.deploy.app import PACKAGE
+    from agnosticfl.deploy.flower.pinned import write_launcher
+    from agnosticfl.deploy.flower.secure_answers import own_member
+    from agnosticfl.deploy.node import eligibility
+    from agnosticfl.deploy.supervise import children as processes
+    from agnosticfl.deploy.task import read_task
+
+    eligibility.conditions([name for name in when.split(",") if name], min_examples)
+    sign = key.with_suffix(".sign")
+    for file in (authority, key, *((roster, sign) if roster else ())):
+        check(file.is_file(), f"there is no file {file}")
+    agreed = read_task(app / PACKAGE)
+    check("train" in open_store(data).splits, f"the store {data} has no split 'train'")
+    link = processes.Link(server, authority.resolve(), state.resolve())
+    config: dict[str, str | int] = {"data": str(data.resolve())}
+    config |= {"when": when, "min-examples": min_examples}
+    if roster is not None:
+        config |= {"roster": str(roster.resolve()), "signing-key": str(sign.resolve())}
+        config |= {"fewest": fewest, "memory": str(link.home / "secure.memory")}
+        own_member(agreed.config, config)  # refuses a key that is not in the roster
+    write_launcher(link.home / "bin", app)
+    processes.become(
+        processes.supernode_command(link, key.resolve(), processes.free_port(), config), link.home
+    )
+
+
+@deploy_app.command()
+def status(server: Server, authority: Authority) -> None:
+    """Show the clients and the runs of a server."""
+    import tempfile
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from agnosticfl.deploy.supervise import children as processes
+
+    with tempfile.TemporaryDirectory(prefix="agnosticfl-") as home:
+        link = processes.Link(server, authority.resolve(), Path(home))
+        processes.configure(link)
+        nodes = processes.flwr(link, "supernode", "ls")["nodes"]
+        runs = processes.flwr(link, "ls")["runs"]
+    clients = Table("client", "status", title=f"{len(nodes)} clients")
+    for node in nodes:
+        clients.add_row(str(node["node-id"]), str(node["status"]))
+    table = Table("run", "status", "details", title=f"{len(runs)} runs")
+    for run in runs:
+        table.add_row(run["run-id"], run["status"], run["status-details"])
+    for each in (clients, table):
+        Console().print(each)
+
+
+@keys_app.command("server")
+def keys_server(
+    folder: Annotated[Path, typer.Argument(metavar="KEYS", help="A folder for the keys.")],
+    host: Annotated[
+        list[str], typer.Option(help="A name or address by which clients reach the server.")
+    ],
+) -> None:
+    """Make the certificate of a server, and the authority ca.pem that its clients trust."""
+    from agnosticfl.deploy.keys import make_authority
+
+    make_authority(folder, [*host, "127.0.0.1", "localhost"])
+    typer.echo(f"{folder / 'ca.pem'}: for every client; the rest stays on the server")
+
+
+@keys_app.command("client")
+def keys_client(
+    key: Annotated[Path, typer.Argument(metavar="NAME.key", help="A new file.")],
+) -> None:
+    """Make the keys of a client.
+
+    NAME.pub goes to the server's folder KEYS/clients, and NAME.roster, for secure rounds, into the
+    roster of every machine. NAME.key and NAME.sign stay on the client.
+    """
+    from agnosticfl.deploy.keys import make_node_key, make_signing_key
+
+    for made in (make_node_key(key), make_signing_key(key.with_suffix(".sign"))):
+        typer.echo(str(made))
+
+
+def _check_new(folder: Path, resume: bool) -> None:
+    there = (folder / "config.json").exists()
+    check(
+        resume or not there,
+        f"{folder} holds a run already; go on with --resume or choose another --out",
+    )
+
+
+def _watched(config: Any, serve: Callable[..., bool]) -> None:
+    """Serves with progress shown, until it is done or the user has had enough."""
+    from agnosticfl.cli.console import stop_on_signals, watch
+    from agnosticfl.runs.run import Stopped
+
+    answer = "stopping; a round that is not complete is given up"
+    with stop_on_signals(answer) as should_stop, watch(config) as on_round:
+        if not serve(on_round=on_round, should_stop=should_stop):
+            raise Stopped("stopped; the state after the last complete round is saved")

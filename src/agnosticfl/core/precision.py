@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How exactly matrix products are computed where the hardware has a choice.
+
+Only the factors of a product are rounded. What is added up, and everything else (losses, updates,
+sums over clients, the server's state), stays float32. A CPU has no such choice: there all three are
+float32.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from agnosticfl.core.model import Model
+from agnosticfl.errors import choose
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Ours -> JAX's. An accelerator's own default for float32 would be tf32.
+PRECISIONS = {"float32": "float32", "tf32": "tensorfloat32", "bf16": "BF16_BF16_F32"}
+
+
+def in_precision(function: Callable[P, R], precision: str) -> Callable[P, R]:
+    """`function`, with every matrix product that it traces (gradients too) in this precision."""
+    name = PRECISIONS[choose(precision, PRECISIONS, "precision")]
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **options: P.kwargs) -> R:
+        with jax.default_matmul_precision(name):
+            return function(*args, **options)
+
+    return wrapped
+
+
+def model_in_precision(model: Model, precision: str) -> Model:
+    """`model` as evaluation calls it."""
+    return model._replace(
+        per_example_loss=in_precision(model.per_example_loss, precision),
+        per_example_metrics=in_precision(model.per_example_metrics, precision),
+    )
+
+
+def rounded_factor(factor: Array) -> Array:
+    """A factor of many products, as all of them will see it.
+
+    Under bf16 each product would round it by itself, and read twice the bytes every time.
+    """
+    config: Any = jax.config
+    in_bf16 = config.jax_default_matmul_precision == PRECISIONS["bf16"]
+    if not in_bf16 or jax.default_backend() == "cpu" or factor.dtype == jnp.bfloat16:
+        return factor
+    # The barrier keeps the compiler from rounding inside the products after all.
+    return jax.lax.optimization_barrier(factor.astype(jnp.bfloat16))
+
+
+@jax.custom_vjp
+def product(x: Array, w: Array) -> Array:
+    """x @ w, [… , i] by [i, j], whose factors (and its gradient's) are rounded once and kept."""
+    return jnp.matmul(rounded_factor(x), rounded_factor(w), preferred_element_type=jnp.float32)
+
+
+def _forward(x: Array, w: Array) -> tuple[Array, Any]:
+    kept = rounded_factor(x), rounded_factor(w)
+    # The empty arrays remember the types that the gradients must have.
+    return product(*kept), (*kept, jnp.zeros(0, x.dtype), jnp.zeros(0, w.dtype))
+
+
+def _backward(kept: Any, d: Array) -> tuple[Array, Array]:
+    x, w, like_x, like_w = kept
+    d = rounded_factor(d)
+    d_w = product(x.reshape(-1, x.shape[-1]).T, d.reshape(-1, d.shape[-1]))
+    return product(d, w.T).astype(like_x.dtype), d_w.astype(like_w.dtype)
+
+
+product.defvjp(_forward, _backward)

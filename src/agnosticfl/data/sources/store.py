@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data of a task from a store on the disc."""
+
+from pathlib import Path
+
+from agnosticfl.core.federated import Splits, as_splits
+from agnosticfl.errors import check
+from agnosticfl.registry import SOURCES
+
+
+@SOURCES.add("store")
+def stored(
+    path: str, made_by: str = "agnosticfl data prepare FORMAT SOURCE… --out STORE"
+) -> Splits:
+    """The splits of a store.
+
+    Args:
+      path: the folder that `agnosticfl data prepare` made.
+      made_by: the command to show if it is not there.
+    """
+    from agnosticfl.data.store import open_store  # here: the other sources need no Arrow
+
+    check(Path(path).exists(), f"there is no store {path}; this makes it: {made_by}")
+    store = open_store(path)
+    splits = as_splits(store.splits, f"the store {path}", store.vocabulary(), store.release)
+    return splits._replace(digest=store.digest)

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client's side of a federation: a Flower ClientApp around procedure CLIENT of Algorithm 1."""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from agnosticfl.core.federated import FederatedData
+from agnosticfl.deploy.flower.records import (
+    ARRAYS,
+    DECLINED,
+    ROUND,
+    SECURE,
+    SUM,
+    to_arrays,
+    to_record,
+)
+from agnosticfl.deploy.node import eligibility
+from agnosticfl.deploy.node.contribute import Call, Contribute, answer, jax_client
+from agnosticfl.deploy.task import FederatedTask, read_task
+from agnosticfl.errors import check
+from agnosticfl.registry import SOURCES
+from agnosticfl.secagg.messages import Refused
+
+LOG = logging.getLogger("flwr")
+
+
+def client_app(
+    folder: Path | str,
+    contribute: Contribute = jax_client,
+    policy: eligibility.Policy | None = None,
+) -> ClientApp:
+    """The ClientApp of the federation whose `task.json` is in `folder`.
+
+    Args:
+      contribute: how the client answers; `torch_client(…)` gives one for PyTorch.
+      policy: whether the client joins a round; by default as its node was started
+        (`agnosticfl deploy client --when …`).
+    """
+    app = ClientApp()
+
+    def declined(context: Context, examples: int) -> RecordDict | None:
+        reason = (policy or node_policy(context))(examples)
+        if reason is None:
+            return None
+        LOG.info("not joining: %s", reason)
+        return RecordDict({DECLINED: ConfigRecord()})
+
+    def vector(message: Message, task: FederatedTask, own: NodeData) -> dict[str, np.ndarray]:
+        t: Any = message.content.config_records[ROUND]["round"]
+        arrays = to_arrays(message.content.array_records[ARRAYS])
+        call = Call(
+            config=task.config,
+            data=own.data,
+            client=own.number,
+            seed=own.seed,
+            round=t,
+            params=below(arrays, "params."),
+            alpha=arrays["alpha"],
+        )
+        return answer(call, contribute(call), below(arrays, "channel_state."))
+
+    def train(message: Message, context: Context) -> RecordDict:
+        task = read_task(Path(folder))
+        if SECURE in message.content:
+            return step(message, context, lambda: vector(message, task, node_data(task, context)))
+        if "roster" in context.node_config:
+            raise Refused("this node takes part in secure rounds only")
+        own = node_data(task, context)
+        return declined(context, own.data.num_examples) or RecordDict(
+            {SUM: to_record(vector(message, task, own))}
+        )
+
+    def join(message: Message, context: Context) -> RecordDict:
+        from agnosticfl.deploy.flower.secure_answers import introduction, own_member
+
+        del message
+        task = read_task(Path(folder))
+        own = own_member(task.config, context.node_config)
+        return declined(context, node_data(task, context).data.num_examples) or introduction(own)
+
+    def step(
+        message: Message, context: Context, work: Callable[[], dict[str, np.ndarray]] | None = None
+    ) -> RecordDict:
+        from agnosticfl.deploy.flower.secure_answers import own_member, secure_answer
+
+        own = own_member(read_task(Path(folder)).config, context.node_config)
+        return secure_answer(own, Path(str(context.node_config["memory"])), message, work)
+
+    app.train()(discreet(train))
+    app.query("join")(discreet(join))
+    app.query("secure")(discreet(step))
+    return app
+
+
+def discreet(
+    handler: Callable[[Message, Context], RecordDict],
+) -> Callable[[Message, Context], Message]:
+    """A handler whose failures stay on the client: an exception may quote its data."""
+
+    def handle(message: Message, context: Context) -> Message:
+        try:
+            content = handler(message, context)
+            content[ROUND] = same_attempt(message.content.config_records[ROUND])
+            return Message(content, reply_to=message)
+        except Refused as error:  # of the server's own making: it may hear of it
+            LOG.warning("%s: refused: %s", message.metadata.message_type, error)
+            return Message(Error(code=0, reason=f"refused: {error}"), reply_to=message)
+        except Exception:
+            LOG.exception("%s: this client cannot answer", message.metadata.message_type)
+            return Message(Error(code=0, reason="its own log says why"), reply_to=message)
+
+    return handle
+
+
+def below(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """Those whose names begin so, without that beginning."""
+    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+
+def same_attempt(asked: ConfigRecord) -> ConfigRecord:
+    """What a reply says of the attempt it belongs to."""
+    return ConfigRecord({"token": asked["token"]})
+
+
+def node_policy(context: Context) -> eligibility.Policy:
+    """The policy that the node was started with."""
+    names = str(context.node_config.get("when", ""))
+    number = context.node_config.get("min-examples", 1)
+    return eligibility.conditions([name for name in names.split(",") if name], int(number))
+
+
+class NodeData(NamedTuple):
+    """What a node works on."""
+
+    data: FederatedData  # with its own examples alone
+    number: int  # of this node among the clients
+    seed: int
+
+
+def node_data(task: FederatedTask, context: Context) -> NodeData:
+    """The examples of this node, its number among the clients, and its seed.
+
+    A node has a store of its own (`data`), all of whose training examples are its own; or, to try a
+    federation on one machine, its share of the task's data (`partition-id` of `num-partitions`).
+    """
+    from agnosticfl.core.random import random_bits
+    from agnosticfl.data.store import open_store
+    from agnosticfl.deploy.node.examples import dealt_to, one_client, with_domains
+
+    node, seed = context.node_config, task.config.seed
+    if "data" in node:
+        store = open_store(str(node["data"]))
+        check("train" in store.splits, f"the store {store.path} has no split 'train'")
+        own = with_domains(store.splits["train"], task.domains)
+        return NodeData(one_client(own), 0, int(random_bits(seed, context.node_id)) % 2**31)
+    number = int(node["partition-id"])
+    train = SOURCES.build(task.config.data, "data").train
+    return NodeData(dealt_to(train, number, int(node["num-partitions"])), number, seed)

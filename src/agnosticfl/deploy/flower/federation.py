@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The federation as the server meets it: who is asked, until when, and what is kept of the answers.
+
+All of Flower that the server's side of a round touches is here: a `Grid`, which carries messages.
+"""
+
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from agnosticfl.deploy.flower.records import DECLINED, ROUND
+from agnosticfl.deploy.task import NO_PROGRESS
+from agnosticfl.errors import check
+
+T = TypeVar("T")
+
+LOG = logging.getLogger("flwr")  # Flower's own, so that `flwr log` shows these lines too
+
+POLL = 0.5  # seconds between two looks for replies
+
+
+class RoundPolicy(NamedTuple):
+    """How a round goes over real machines."""
+
+    clients: int  # c: a round ends when so many have reported
+    minimum: int  # fewer reports by the deadline, and the round is abandoned and tried again
+    over_selection: float = 1.3  # this many times c clients are asked
+    deadline: float = 600.0  # seconds for a client's work
+    step: float = 60.0  # seconds for each of the other steps of a secure round
+    wait: float = 300.0  # seconds to wait for enough clients to be connected
+    attempts: int = 5  # at one round, before the run ends as failed
+
+
+class NoProgress(RuntimeError):
+    """A round was abandoned as often as is allowed."""
+
+
+class Abandoned(RuntimeError):
+    """An attempt at a round that cannot be finished; nothing of it is used."""
+
+
+def check_policy(policy: RoundPolicy) -> RoundPolicy:
+    """Returns `policy`, or says which of its values is not allowed."""
+    check(policy.clients >= 1, f"clients per round (c) is {policy.clients}; it must be at least 1")
+    check(
+        1 <= policy.minimum <= policy.clients,
+        f"minimum number of reports is {policy.minimum};"
+        f" it must be from 1 to clients per round, {policy.clients}",
+    )
+    check(
+        policy.over_selection >= 1,
+        f"over-selection is {policy.over_selection}; it must be at least 1",
+    )
+    for name in ("deadline", "step"):
+        seconds = getattr(policy, name)
+        check(seconds > 0, f"{name} is {seconds} seconds; it must be above 0")
+    check(policy.attempts >= 1, f"attempts is {policy.attempts}; it must be at least 1")
+    return policy
+
+
+class Attempt(NamedTuple):
+    """One try at a round. Its token is in every message of it, so that no other can be mixed in."""
+
+    round: int  # t
+    number: int  # from 1 on
+    token: str
+
+
+def select(grid: Grid, policy: RoundPolicy, seed: int, attempt: Attempt) -> list[int]:
+    """The clients that are asked, drawn among those connected now."""
+    until = time.monotonic() + policy.wait
+    while len(nodes := sorted(grid.get_node_ids())) < policy.clients:
+        if time.monotonic() > until:
+            break
+        time.sleep(POLL)
+    if len(nodes) < policy.minimum:
+        raise Abandoned(f"{len(nodes)} clients are connected, and {policy.minimum} are needed")
+    wanted = math.ceil(round(policy.over_selection * policy.clients, 6))
+    # Numbers of nodes need all 64 bits: only their places in the list are drawn.
+    rng = np.random.default_rng([seed, attempt.round, attempt.number])
+    return [nodes[place] for place in rng.permutation(len(nodes))[:wanted]]
+
+
+def request(node: int, kind: str, content: RecordDict, seconds: float) -> Message:
+    """A message that nobody answers after `seconds`."""
+    return Message(content, node, kind, ttl=seconds)
+
+
+def stamp(attempt: Attempt, **more: Any) -> ConfigRecord:
+    """The record by which messages of one attempt are known."""
+    return ConfigRecord({**attempt._asdict(), **more})
+
+
+def attempt_of(record: ConfigRecord) -> Attempt:
+    """The inverse of `stamp`."""
+    return Attempt(*(record[name] for name in Attempt._fields))  # type: ignore[arg-type]
+
+
+class Gathered(NamedTuple):
+    """What came of the messages of one stage."""
+
+    replies: list[Message]  # those that are usable
+    refused: int  # those whose content cannot be right
+
+
+def gather(
+    grid: Grid,
+    messages: Sequence[Message],
+    attempt: Attempt,
+    *,
+    seconds: float,
+    enough: int | None = None,
+    refusal: Callable[[RecordDict], str | None] = lambda _: None,
+) -> Gathered:
+    """Sends messages and waits for their replies.
+
+    Returns when `enough` usable ones have come, when all have, or after `seconds`. What comes later
+    is never looked at: its message ends with this call, its token belongs to no other attempt.
+
+    Args:
+      refusal: content of a reply -> why it cannot be right; None if it can.
+    """
+    kind = messages[0].metadata.message_type if messages else "nothing"
+    sent = zip(grid.push_messages(messages), messages, strict=True)
+    waiting = {number: message.metadata.dst_node_id for number, message in sent if number}
+    replies, refused = list[Message](), 0
+    until = time.monotonic() + seconds
+    while waiting and len(replies) != enough:
+        for reply in grid.pull_messages(list(waiting)):
+            node = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                continue
+            if len(replies) == enough:
+                LOG.info("round %d: %s: node %d is not needed", attempt.round, kind, node)
+                continue
+            lost = _no_answer(reply, node)
+            wrong = None if lost else _foreign(reply.content, attempt) or refusal(reply.content)
+            if lost is None and wrong is None:
+                replies.append(reply)
+                continue
+            refused += wrong is not None
+            reason = lost or f"is refused: {wrong}"
+            LOG.warning("round %d: %s: node %d %s", attempt.round, kind, node, reason)
+        if time.monotonic() > until:
+            break
+        time.sleep(POLL)
+    if waiting:
+        late = ", ".join(map(str, waiting.values()))
+        LOG.warning("round %d: %s: no longer waited for: %s", attempt.round, kind, late)
+    return Gathered(replies, refused)
+
+
+def _no_answer(reply: Message, node: int) -> str | None:
+    if reply.has_error():
+        return f"failed: {' '.join((reply.error.reason or 'no reason given').split())[-300:]}"
+    if reply.metadata.src_node_id != node:
+        return f"was answered for by node {reply.metadata.src_node_id}"
+    return "does not join" if DECLINED in reply.content else None
+
+
+def _foreign(content: RecordDict, attempt: Attempt) -> str | None:
+    own = content.config_records.get(ROUND)
+    if own is None or own.get("token") != attempt.token:
+        return "its answer belongs to another attempt or round"
+    return None
+
+
+def until_done(policy: RoundPolicy, t: int, play: Callable[[Attempt], T]) -> T:
+    """Plays round t until it is not abandoned, at most `policy.attempts` times."""
+    for number in range(1, policy.attempts + 1):
+        try:
+            return play(Attempt(t, number, secrets.token_hex(16)))
+        except Abandoned as reason:
+            LOG.warning(
+                "round %d abandoned (attempt %d of %d): %s", t, number, policy.attempts, reason
+            )
+    raise NoProgress(f"{NO_PROGRESS}: round {t} was abandoned {policy.attempts} times")

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's side of a federation: a Flower ServerApp that plays a run and keeps its folder."""
+
+import fcntl
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from agnosticfl.core.federated import FederatedData, Splits
+from agnosticfl.core.model import Model
+from agnosticfl.data.store import open_store
+from agnosticfl.deploy import wire
+from agnosticfl.deploy.flower.federation import LOG, RoundPolicy
+from agnosticfl.deploy.flower.records import to_record
+from agnosticfl.deploy.flower.strategy import AgnosticStrategy
+from agnosticfl.deploy.node.examples import with_domains
+from agnosticfl.deploy.task import FederatedTask, read_task
+from agnosticfl.errors import check
+from agnosticfl.registry import MODELS, SOURCES
+
+
+def server_app(folder: Path | str, model: Model | None = None) -> ServerApp:
+    """The ServerApp of the federation whose `task.json` is in `folder`.
+
+    Args:
+      model: if it is not one that the task can name (`torch_model(…)` gives one for PyTorch).
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:  # pyright: ignore[reportUnusedFunction]
+        play(read_task(Path(folder)), context.run_config, grid, model)
+
+    return app
+
+
+def play(
+    task: FederatedTask, options: Mapping[str, Any], grid: Grid, model: Model | None = None
+) -> None:
+    """Plays the run of `task` to its end; goes on with one that is in its folder already."""
+    out = Path(str(options["out"]))
+    check(out.is_absolute(), f"out is {str(out)!r}; it must be the absolute path of a run folder")
+    policy = RoundPolicy(
+        clients=task.config.clients_per_round,
+        minimum=int(options["minimum"]) or task.config.clients_per_round,
+        over_selection=float(options["over-selection"]),
+        deadline=float(options["deadline"]),
+        step=float(options["step"]),
+        wait=float(options["wait"]),
+        attempts=int(options["attempts"]),
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(out.with_name(f"{out.name}.log"))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    # A ServerApp that lost its SuperLink may live on for a moment: one at a time in a run folder.
+    assert handler.stream is not None
+    fcntl.flock(handler.stream, fcntl.LOCK_EX)
+    LOG.addHandler(handler)
+    try:
+        strategy = make_strategy(task, options, policy, out, model)
+        first = first_params(task, model or MODELS.build(task.config.model, "model"))
+        strategy.start(grid, to_record(first), task.config.rounds, policy.deadline)
+    finally:
+        LOG.removeHandler(handler)
+        handler.close()
+
+
+def make_strategy(
+    task: FederatedTask,
+    options: Mapping[str, Any],
+    policy: RoundPolicy,
+    out: Path,
+    model: Model | None,
+) -> AgnosticStrategy:
+    """A secure one if the task's sums are to be secure."""
+    data = server_data(task, options)
+    if task.config.secure is None:
+        return AgnosticStrategy(task.config, out, policy, data, model)
+    from agnosticfl.deploy.flower.secure_answers import run_name
+    from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
+    from agnosticfl.deploy.keys import read_roster
+    from agnosticfl.secagg.agreement import Agreement
+
+    roster = read_roster(Path(str(options["roster"])))
+    agreement = Agreement(run_name(task.config), roster, fewest=policy.minimum)
+    return SecureStrategy(task.config, out, policy, data, agreement, model)
+
+
+def first_params(task: FederatedTask, model: Model) -> dict[str, np.ndarray]:
+    """w_0, the same as a simulation's with the same seed."""
+    return wire.named(jax.jit(model.init)(jax.random.key(task.config.seed)))
+
+
+def server_data(task: FederatedTask, options: Mapping[str, Any]) -> Splits:
+    """What the server holds: examples to test on, of its own store or the task's."""
+    path = str(options["data"])
+    if not path:
+        own: Splits = SOURCES.build(task.config.data, "data")
+        return own._replace(train=elsewhere(task))
+    store = open_store(path)
+    check("test" in store.splits, f"the store {path} has no split 'test'")
+    heldout = store.splits.get("heldout")
+    return Splits(
+        train=elsewhere(task),
+        test=with_domains(store.splits["test"], task.domains),
+        heldout=None if heldout is None else with_domains(heldout, task.domains),
+        release=store.release,
+    )
+
+
+def elsewhere(task: FederatedTask) -> FederatedData:
+    """The data of clients that are somewhere else: their number, and the names of the domains."""
+    clients = task.config.clients_per_round
+    nobody = np.zeros(clients + 1, np.int64)
+    return FederatedData({}, np.zeros(0, np.int32), nobody, range(clients), task.domains)

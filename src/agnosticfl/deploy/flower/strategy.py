@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agnostic Federated Averaging as a Flower strategy.
+
+Its heart is `agnostic_round` of the core, with the federation as its `SumOverClients`: the
+algorithm cannot tell real machines from a simulation, and gets nothing of a client but its part in
+a sum.
+"""
+
+import functools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import msgspec
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from agnosticfl.core.channel import message_shapes
+from agnosticfl.core.contribution import Broadcast, ClientSum, Total, contribution_shapes
+from agnosticfl.core.federated import Splits
+from agnosticfl.core.model import Model
+from agnosticfl.core.state import RoundInfo, ServerState
+from agnosticfl.deploy import wire
+from agnosticfl.deploy.flower.federation import (
+    LOG,
+    Abandoned,
+    Attempt,
+    RoundPolicy,
+    attempt_of,
+    check_policy,
+    gather,
+    request,
+    select,
+    stamp,
+    until_done,
+)
+from agnosticfl.deploy.flower.records import ARRAYS, ROUND, SUM, to_arrays, to_record
+from agnosticfl.engines.base import Engine, as_it_is
+from agnosticfl.errors import check
+from agnosticfl.registry import MODELS
+from agnosticfl.runs.build import Built, assemble, build_channel
+from agnosticfl.runs.config import Config
+from agnosticfl.runs.run import run
+
+
+class AgnosticStrategy(Strategy):
+    """Plays the rounds of one run over a federation.
+
+    Args:
+      config: as in a run folder; `clients_per_round` (c) is the number of reports wanted.
+      folder: the run folder. A run that is there is gone on with.
+      policy: how a round goes over real machines.
+      data: what the server holds itself: the domains, and examples to test on.
+      model: in the place of the one that `config` names.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        policy: RoundPolicy,
+        data: Splits,
+        model: Model | None = None,
+    ):
+        self.config, self.folder, self.policy = config, folder, check_policy(policy)
+        self.data, self.model = data, model or MODELS.build(config.model, "model")
+        sums = contribution_shapes(self.model, data.train.num_domains)
+        self.channel = build_channel(config)(sums)
+        self.message = message_shapes(self.channel, sums)  # the shapes of what a client sends
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Plays the run to its end.
+
+        Args:
+          initial_arrays: w_0, if the run folder has no later w.
+          num_rounds: T.
+          timeout: seconds that clients have for a round's work.
+          train_config, evaluate_config, evaluate_fn: not for this strategy. Clients train as
+            `config` says, nothing but sums leaves them, and the server evaluates as `config` says.
+        """
+        given = (train_config, evaluate_config, evaluate_fn)
+        check(given == (None, None, None), "this strategy takes what to do from its config alone")
+        self.policy = check_policy(self.policy._replace(deadline=timeout))
+        self.summary()
+        result = Result(initial_arrays)
+        run(
+            msgspec.structs.replace(self.config, rounds=num_rounds),
+            self.folder,
+            resume=True,
+            make_built=lambda config, _lanes, _tuner: self._built(config, grid, result),
+            say=LOG.info,
+        )
+        return result
+
+    def _built(self, config: Config, grid: Grid, result: Result) -> Built:
+        """What a simulation is built from, with the federation as its engine."""
+
+        def sum_over_clients(sent: Broadcast, t: int) -> Total:
+            return until_done(self.policy, t, functools.partial(self.attempt, grid, sent))
+
+        federation = Engine(lambda t: t, sum_over_clients, compile=as_it_is)
+        built = assemble(config, self.model, self.data, lambda *_: federation)
+        algorithm = built.algorithm
+
+        def init() -> ServerState:
+            state = algorithm.init()
+            return state._replace(params=wire.from_named(to_arrays(result.arrays), state.params))
+
+        def round(state: ServerState, t: int) -> tuple[ServerState, RoundInfo]:
+            state, info = algorithm.round(state, t)
+            result.arrays = to_record(wire.named(state.params))
+            return state, info
+
+        return built._replace(algorithm=algorithm._replace(init=init, round=round))
+
+    def attempt(self, grid: Grid, sent: Broadcast, attempt: Attempt) -> Any:
+        """Σ_k over the clients that report in time, or `Abandoned`."""
+        arrays = to_record(wire.named(sent))
+        messages = self.configure_train(attempt.round, arrays, stamp(attempt), grid)
+        gathered = gather(
+            grid,
+            messages,
+            attempt,
+            seconds=self.policy.deadline,
+            enough=self.policy.clients,
+            refusal=self.refusal,
+        )
+        total, _ = self.aggregate_train(attempt.round, gathered.replies)
+        sums = wire.unpack(to_arrays(total), jax.eval_shape(self.channel.summand, self.message))
+        if isinstance(sums, ClientSum):
+            return sums._replace(left_out=sums.left_out + gathered.refused)
+        return sums
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Asks the clients of the attempt that `config` names for their work at `arrays`."""
+        del server_round
+        nodes = select(grid, self.policy, self.config.seed, attempt_of(config))
+        content = RecordDict({ARRAYS: arrays, ROUND: config})
+        return [request(node, MessageType.TRAIN, content, self.policy.deadline) for node in nodes]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """The sum of what clients sent (not yet a model: that is `agnostic_round`'s to make)."""
+        summands = [
+            self.channel.summand(wire.unpack(to_arrays(_sum(reply.content)), self.message))
+            for reply in replies
+        ]
+        number = len(summands)
+        LOG.info("round %d: %d reports", server_round, number)
+        if number < self.policy.minimum:
+            raise Abandoned(f"{number} reports came, and {self.policy.minimum} are needed")
+        total = jax.tree.map(lambda *leaves: sum(leaves[1:], start=leaves[0]), *summands)
+        return to_record(wire.pack(total)), MetricRecord({"reports": number})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Clients are not asked to evaluate: their losses are in the sums already."""
+        del server_round, arrays, config, grid
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
+        del server_round, replies
+
+    def summary(self) -> None:
+        LOG.info("Agnostic Federated Averaging, %s", self.policy)
+
+    def refusal(self, content: RecordDict) -> str | None:
+        """Why a reply cannot be a contribution; None if it can."""
+        try:
+            vectors = to_arrays(_sum(content))
+        except Exception as error:  # what a stranger sends can fail to be read in any way
+            return f"its vector cannot be read ({type(error).__name__})"
+        return wire.refusal(vectors, self.message)
+
+
+def _sum(content: RecordDict) -> ArrayRecord:
+    return content.array_records[SUM]

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a node answers a request for its work: from (w, α) to its part of the sum."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+from agnosticfl.core.federated import FederatedData
+from agnosticfl.runs.config import Config
+
+if TYPE_CHECKING:
+    from agnosticfl.core.contribution import ClientSum  # its module takes a second to load
+
+
+class Call(NamedTuple):
+    """What the server asks of a client in one round, and what the client has to answer with."""
+
+    config: Config
+    data: FederatedData  # with this client's examples alone
+    client: int  # its number in `data`
+    seed: int  # of the order of its examples and its other random choices
+    round: int  # t
+    params: dict[str, np.ndarray]  # w_{t-1}, by name
+    alpha: np.ndarray  # [p] α_t
+
+
+# How a client answers: L^k, N^k, β^k and β^k Δ^k, the last with the names of the parameters.
+Contribute: TypeAlias = Callable[[Call], "ClientSum"]
+
+
+def jax_client(call: Call) -> "ClientSum":
+    """The client of this library: the engines' work, for a cohort of one."""
+    import jax
+    import jax.numpy as jnp
+
+    from agnosticfl.core.contribution import Broadcast
+    from agnosticfl.core.precision import in_precision
+    from agnosticfl.core.work import ClientWork, check_work
+    from agnosticfl.deploy import wire
+    from agnosticfl.engines.auto import auto_engine
+    from agnosticfl.registry import MODELS
+    from agnosticfl.runs.optimizers import build_optimizer
+
+    config = call.config
+    model = MODELS.build(config.model, "model")
+    work = ClientWork(
+        model,
+        build_optimizer(config.client_optimizer, "client_optimizer"),
+        call.data.num_domains,
+        config.batch_size,
+        config.epochs,
+        config.normalisation,
+        local_steps=config.local_steps,
+    )
+    engine = auto_engine(check_work(work), call.data, lambda _: np.array([call.client]), call.seed)
+    params = wire.from_named(call.params, jax.eval_shape(model.init, jax.random.key(0)))
+    total = in_precision(engine.compile(engine.sum_over_clients), config.precision)
+    return total(Broadcast(params, jnp.asarray(call.alpha)), engine.cohort(call.round))
+
+
+def answer(call: Call, sums: "ClientSum", state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A contribution as it goes through the channel of the run, whose state is `state`."""
+    import jax
+
+    from agnosticfl.core.channel import ENCODE
+    from agnosticfl.core.random import client_key
+    from agnosticfl.deploy import wire
+    from agnosticfl.runs.build import build_channel
+
+    channel = build_channel(call.config, None)(jax.eval_shape(lambda: sums))
+    key = jax.random.fold_in(client_key(call.seed, call.round, call.client), ENCODE)
+    return wire.pack(channel.encode(wire.from_named(state, channel.init()), sums, key))

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of a federation: started, watched, started again, ended."""

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole federation on one machine: a SuperLink and SuperNodes on loopback, new keys."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from agnosticfl.deploy.app import write_app
+from agnosticfl.deploy.flower.pinned import write_launcher
+from agnosticfl.deploy.keys import make_authority, make_node_key, make_signing_key
+from agnosticfl.deploy.supervise import children as processes
+from agnosticfl.deploy.supervise.children import Child
+from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
+from agnosticfl.deploy.task import FederatedTask
+from agnosticfl.runs.records import Record
+
+
+def run_locally(
+    task: FederatedTask,
+    out: Path,
+    nodes: int,
+    *,
+    on_round: Callable[[Record], Any],
+    should_stop: Callable[[], bool],
+    say: Callable[[str], Any] = lambda _: None,
+) -> bool:
+    """Plays the run of `task` in the folder `out`; False if it was stopped before its end."""
+    children: list[Child] = []
+    with tempfile.TemporaryDirectory(prefix="agnosticfl-") as name, processes.stopping(children):
+        place = Path(name)
+        write_app(place / "app", task)
+        make_authority(place / "keys", ["127.0.0.1"], days=2)
+        clients = place / "keys" / "clients"
+        keys = [clients / f"node{number}.key" for number in range(nodes)]
+        for key in keys:
+            make_node_key(key)
+        secure = task.config.secure is not None
+        lines = [make_signing_key(key.with_suffix(".sign")).read_text() for key in keys]
+        (clients / "roster").write_text("".join(lines))
+        service = Service(
+            app=place / "app",
+            keys=place / "keys",
+            state=place / "server",
+            out=out,
+            host="127.0.0.1",
+            port=processes.free_port(),
+            options={"over-selection": 1.0, "roster": str(clients / "roster")},
+        )
+        with Supervisor(service, say) as supervisor:
+            supervisor.up()
+            for number, key in enumerate(keys):
+                home = place / key.stem
+                config = {"partition-id": number, "num-partitions": nodes}
+                if secure:
+                    config |= secure_node(clients, key, home)
+                children.append(start_node(supervisor, home, key, config))
+            return supervisor.serve(on_round=on_round, should_stop=should_stop)
+
+
+def start_node(
+    supervisor: Supervisor, home: Path, key: Path, config: Mapping[str, str | int]
+) -> Child:
+    """A SuperNode of this machine, with the app that the server has."""
+    write_launcher(home / "bin", supervisor.service.app)
+    link = supervisor.link._replace(home=home)
+    command = processes.supernode_command(link, key, processes.free_port(), config)
+    return processes.start(command, home, home / "node.log")
+
+
+def secure_node(clients: Path, key: Path, home: Path) -> dict[str, str]:
+    """What a node needs for secure rounds."""
+    return {
+        "roster": str(clients / "roster"),
+        "signing-key": str(key.with_suffix(".sign")),
+        "memory": str(home / "secure.memory"),
+    }

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps a run going: starts the SuperLink and the run, and starts them again when they die.
+
+Flower does not go on with a run that lost its SuperLink or its ServerApp. Its state is in the run
+folder after every round, so a new Flower run goes on from there.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agnosticfl.deploy.supervise import children as processes
+from agnosticfl.deploy.supervise.children import Child, Failed, Link
+from agnosticfl.deploy.task import NO_PROGRESS
+from agnosticfl.runs.records import Record, read_records
+
+LOOK = 1.0  # seconds between two looks at the run folder
+ASK = 10.0  # and between two questions to the SuperLink, which cost a second of work
+TRIES = 3  # runs in a row that may end without a round done
+
+
+class Service(NamedTuple):
+    """What a server serves."""
+
+    app: Path  # the Flower app
+    keys: Path  # certificates, and the public keys of the clients in clients/
+    state: Path  # where Flower keeps its own things
+    out: Path  # the run folder
+    host: str
+    port: int
+    options: Mapping[str, Any]  # of the run
+
+
+class Supervisor:
+    """A SuperLink and the run on it. Use it as a context; at its end the SuperLink is stopped.
+
+    Args:
+      say: gets messages for the user.
+    """
+
+    def __init__(self, service: Service, say: Callable[[str], Any] = lambda _: None):
+        # This machine reaches its own SuperLink by loopback, if that is among its addresses.
+        host = "127.0.0.1" if service.host == "0.0.0.0" else service.host
+        authority, home = service.keys / "ca.pem", service.state / "flwr"
+        self.service, self.say = service, say
+        self.link = Link(f"{host}:{service.port}", authority.resolve(), home.resolve())
+        self.superlink: Child | None = None
+        self._known: set[Path] = set()  # public keys of clients that are registered
+
+    def __enter__(self) -> "Supervisor":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._down()
+
+    def _down(self) -> None:
+        """Ends the SuperLink, or what a dead one left: its ServerApp lives on for a while."""
+        if self.superlink is not None:
+            self.superlink.stop()
+
+    def up(self) -> Child:
+        """Makes sure that a SuperLink listens and knows its clients."""
+        if self.superlink is None or not self.superlink.alive():
+            self._down()
+            processes.configure(self.link)
+            service = self.service
+            if self._listening():
+                raise Failed(f"something listens on {self.link.address} already")
+            command = processes.superlink_command(
+                service.host, service.port, service.keys, service.state / "superlink.db"
+            )
+            log = service.state / "superlink.log"
+            self.superlink = processes.start(command, self.link.home, log)
+            processes.wait_until(self._listening, self.superlink, "the SuperLink")
+        self.register()
+        return self.superlink
+
+    def _listening(self) -> bool:
+        return processes.listening(self.link.address.rpartition(":")[0], self.service.port)
+
+    def register(self) -> None:
+        """Lets in the clients whose public keys lie in clients/ and were not let in before."""
+        files = sorted((self.service.keys / "clients").glob("*.pub"))
+        begun = {
+            path: processes.flwr_started(self.link, "supernode", "register", str(path))
+            for path in files
+            if path not in self._known
+        }
+        for path, process in begun.items():
+            try:
+                processes.answer_of(process)
+                self.say(f"client {path.stem} may connect")
+            except Failed as error:
+                if "already in use" not in str(error):  # known from before: the SuperLink remembers
+                    raise
+            self._known.add(path)
+
+    def serve(
+        self,
+        *,
+        on_round: Callable[[Record], Any] = lambda _: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Serves until the run is complete (True) or somebody wants to stop (False).
+
+        `Failed` if a run gave up a round, or several ended one after the other without a round.
+        """
+        fruitless = 0
+        while not self.finished():
+            self.up()
+            before = len(read_records(self.service.out))
+            run = self.start_run()
+            self.say(f"Flower run {run} starts after round {before}")
+            ending = self._watch(run, on_round, should_stop)
+            if ending is None:
+                break
+            fruitless = 0 if len(read_records(self.service.out)) > before else fruitless + 1
+            self.say(f"Flower run {run} ended: {ending}")
+            if fruitless == TRIES or NO_PROGRESS in ending:
+                raise Failed(f"the run does not go on: {ending}")
+        return self.finished()
+
+    def finished(self) -> bool:
+        """Whether the run is complete."""
+        return (self.service.out / "summary.json").exists()
+
+    def start_run(self) -> str:
+        """Starts a Flower run of the app; its number."""
+        options = {**self.service.options, "out": str(self.service.out.resolve())}
+        config = " ".join(f"{name}={json.dumps(value)}" for name, value in options.items())
+        words = ("run", str(self.service.app), "--run-config", config)
+        return str(processes.flwr(self.link, *words)["run-id"])
+
+    def status(self, run: str) -> str:
+        """What Flower says of a run: pending, running, finished:completed, finished:failed …"""
+        for entry in processes.flwr(self.link, "ls")["runs"]:
+            if entry["run-id"] == run:
+                return f"{entry['status']} ({entry['status-details']})"
+        return "unknown"
+
+    def _watch(
+        self, run: str, on_round: Callable[[Record], Any], should_stop: Callable[[], bool]
+    ) -> str | None:
+        """Waits for the run's end: None if it is complete or should stop, else why it ended."""
+        seen, asked = len(read_records(self.service.out)), time.monotonic()
+        while True:
+            complete = self.finished()
+            for record in read_records(self.service.out)[seen:]:
+                on_round(record)
+                seen += 1
+            if complete or should_stop():
+                return None
+            if self.superlink is None or not self.superlink.alive():
+                return "the SuperLink died"
+            if time.monotonic() - asked > ASK:
+                asked = time.monotonic()
+                try:
+                    self.register()
+                    status = self.status(run)
+                except Failed as error:  # perhaps the SuperLink is about to die
+                    self.say(str(error))
+                    continue
+                if status.startswith("finished") and not self.finished():
+                    return status.removeprefix("finished:")
+            time.sleep(LOOK)

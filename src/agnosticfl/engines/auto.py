@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine that suits the model and the device. All of them give the same numbers."""
+
+from typing import Any
+
+import jax
+
+from agnosticfl.core.federated import FederatedData
+from agnosticfl.core.model import Model
+from agnosticfl.core.sampling import Sampler
+from agnosticfl.core.work import ClientWork
+from agnosticfl.engines.base import Engine
+from agnosticfl.engines.helpers.tuning import Tuner
+from agnosticfl.engines.lanes import lanes_engine
+from agnosticfl.engines.steps import steps_engine
+from agnosticfl.registry import ENGINES
+
+
+@ENGINES.add("auto")
+def auto_engine(
+    work: ClientWork,
+    data: FederatedData,
+    sampler: Sampler,
+    seed: int,
+    *,
+    lanes: int | None = None,
+    devices: int | None = None,
+    tuner: Tuner | None = None,
+) -> Engine[Any]:
+    """`steps` for a model with a convolution on a CPU, `lanes` for everything else.
+
+    A rule and no measurement: a run that is resumed must not come to another choice. A number of
+    `lanes` asks for lanes in any case; `devices` and `tuner` are as for `lanes_engine`.
+    """
+    on_cpu = lanes is None and jax.default_backend() == "cpu"
+    if on_cpu and has_convolution(work.model, data):
+        return steps_engine(work, data, sampler, seed)
+    return lanes_engine(work, data, sampler, seed, lanes=lanes, devices=devices, tuner=tuner)
+
+
+def has_convolution(model: Model, data: FederatedData) -> bool:
+    """Whether the loss of one example takes a convolution."""
+    one = {name: array[:1] for name, array in data.examples.items()}
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    trace = jax.make_jaxpr(lambda w, e: model.per_example_loss(w, e, None))(params, one)
+    return "conv_general_dilated" in str(trace)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine is: a way to obtain a round's sum over clients."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import jax
+import numpy as np
+
+from agnosticfl.core.contribution import SumOverClients
+from agnosticfl.core.federated import FederatedData
+from agnosticfl.core.sampling import Sampler
+from agnosticfl.core.state import RoundInfo, ServerState
+from agnosticfl.core.tree import PyTree
+from agnosticfl.core.work import ClientWork
+from agnosticfl.errors import check
+
+C = TypeVar("C")  # a cohort, as one engine lays it out: what its clients bring to a round
+F = TypeVar("F", bound=Callable[..., Any])
+
+# (state, cohort) -> the next state, and whatever else the round gives (an algorithm: its info)
+Round: TypeAlias = Callable[[ServerState, Any], tuple[Any, ...]]
+
+
+class Cohort(NamedTuple):
+    """Who takes part in round t. Engines lay the clients' examples out in ways of their own."""
+
+    round: int  # t
+    clients: np.ndarray  # C_t
+
+
+class CompileBlock(Protocol):
+    """Compiles a round into many, (state, cohorts) -> (states, infos), both stacked, [R, …]."""
+
+    def __call__(
+        self, round: Round, /
+    ) -> Callable[[ServerState, PyTree], tuple[ServerState, RoundInfo]]: ...
+
+
+class Blocks(NamedTuple, Generic[C]):
+    """Many rounds in one compiled call, for a model that takes less time than its call does."""
+
+    rounds: int  # R, the same in every call
+    cohorts: Callable[[int], C]  # round t -> the input of rounds t … t+R−1
+    compile: CompileBlock
+
+
+def compiled(function: F, **options: Any) -> F:
+    """`jax.jit`, with loops that an NVIDIA card runs by itself, without asking the host."""
+    kinds = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL"
+    on_card = {"xla_gpu_enable_command_buffer": kinds}
+    nvidia = "cuda" in jax.local_devices()[0].client.platform_version
+    return jax.jit(function, compiler_options=on_card if nvidia else None, **options)  # type: ignore[return-value]
+
+
+def as_it_is(round: F) -> F:
+    """A round whose parts are compiled, and which is not compiled itself."""
+    return round
+
+
+class Compile(Protocol):
+    """What is done to a round before it is called; it stays a function of the same kind."""
+
+    def __call__(self, round: F, /) -> F: ...
+
+
+class Engine(NamedTuple, Generic[C]):
+    """A way to sum over the clients of a cohort."""
+
+    cohort: Callable[[int], C]  # round t -> who takes part, with what data
+    sum_over_clients: SumOverClients[C]
+    compile: Compile = compiled  # what is done to a round before it is called
+    blocks: Blocks[C] | None = None
+    choices: Mapping[str, Any] = MappingProxyType({})  # what it chose for itself, to be recorded
+
+
+def check_one_process(name: str) -> None:
+    """For an engine that several processes cannot share."""
+    check(
+        jax.process_count() == 1,
+        f"engine {name!r} cannot be shared by processes; auto, lanes and steps can",
+    )
+
+
+class EngineBuilder(Protocol):
+    """Makes an engine from a client's work, the data, who takes part, and the seed.
+
+    An engine that takes `lanes`, `devices` and `tuner` by name is given what the run says of them.
+    """
+
+    def __call__(
+        self, work: ClientWork, data: FederatedData, sampler: Sampler, seed: int, /
+    ) -> Engine[Any]: ...

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agnostic Federated Averaging (Ro et al. 2021): Algorithm 1, put together from its parts.
+
+The algorithm itself is `core/algorithm1.py`, server and client; here it meets an engine, a channel
+and the clients of a round. FedAvg and most rivals are the same rounds with other settings.
+"""
+
+from collections.abc import Callable
+
+from agnosticfl.core.algorithm1 import agnostic_round
+from agnosticfl.core.ledger import bytes_per_client, paper_bytes, times
+from agnosticfl.core.precision import in_precision
+from agnosticfl.core.state import RoundInfo, ServerState
+from agnosticfl.core.tree import PyTree
+from agnosticfl.engines.base import Blocks
+from agnosticfl.methods.base import Algorithm, Parts, checked, method
+from agnosticfl.methods.heldout import heldout_rounds
+
+
+@method(
+    "afa",
+    title="AFA",
+    paper="Ro et al. 2021",
+    deployable=True,
+    paper_bytes=lambda state, clients: paper_bytes(state, clients, agnostic=True),
+)
+def agnostic_fedavg(parts: Parts) -> Algorithm:
+    """Agnostic Federated Averaging: min over w of the largest mean loss of any domain."""
+    return agnostic_rounds(parts)
+
+
+def agnostic_rounds(parts: Parts) -> Algorithm:
+    """The rounds of Algorithm 1; λ follows the clients who train, or held-out ones if given."""
+    if checked(parts).heldout is not None:
+        return heldout_rounds(parts)
+    engine = parts.engine_for(parts.work)
+    round = in_precision(
+        agnostic_round(
+            engine.sum_over_clients, parts.server_steps, parts.rule, parts.way, parts.seed
+        ),
+        parts.precision,
+    )
+    return Algorithm(
+        parts.init,
+        engine.cohort,
+        engine.compile(round),
+        parts.clients_per_round,
+        lambda state: times(parts.clients_per_round, bytes_per_client(state, parts.way)),
+        engine.choices,
+        None if engine.blocks is None else _block(engine.blocks, round),
+    )
+
+
+def _block(
+    blocks: Blocks[PyTree],
+    round: Callable[[ServerState, PyTree], tuple[ServerState, RoundInfo]],
+) -> Callable[[ServerState], tuple[ServerState, RoundInfo]]:
+    compiled = blocks.compile(round)
+    return lambda state: compiled(state, blocks.cohorts(int(state.round) + 1))

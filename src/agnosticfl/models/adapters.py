@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model from a module of a neural-network library."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax
+from jax import Array
+
+from agnosticfl.core.metrics import Mean
+from agnosticfl.core.model import Examples, Model, Params, no_metrics, own_readings
+from agnosticfl.errors import check, require
+
+
+def from_nnx(
+    create: Callable[[Any], Any],
+    per_example_loss: Callable[[Any, Examples], Array],
+    per_example_metrics: Callable[[Any, Examples], Mapping[str, Mean]] = no_metrics,
+    higher_is_better: Mapping[str, bool] = MappingProxyType({}),
+) -> Model:
+    """A model from a Flax NNX module.
+
+    Args:
+      create: `create(rngs)` builds the module; its `nnx.Param`s are the parameters w.
+      per_example_loss: `(module, examples) -> [n]`, called with the module in training mode
+        (dropout on) or evaluation mode.
+      per_example_metrics: `(module, examples) -> {name: Mean}`, in evaluation mode.
+      higher_is_better: for each metric of one's own, which way is better.
+    """
+    from flax import nnx  # here, so that the core needs no neural-network library
+
+    structure = nnx.state(nnx.eval_shape(lambda: create(nnx.Rngs(0))))
+    for path, leaf in nnx.to_flat_state(structure):
+        check(
+            isinstance(leaf, nnx.Param | nnx.RngState),
+            f"the module's {'.'.join(map(str, path))} is a {type(leaf).__name__}; only parameters"
+            " and random keys are allowed (batch statistics are not federated)",
+        )
+
+    def init(key: Array) -> Params:
+        return nnx.to_pure_dict(nnx.state(create(nnx.Rngs(key)), nnx.Param))
+
+    def module_with(params: Params, key: Array | None) -> Any:
+        # A fresh module gives each layer a random stream of its own from `key`. Its initial
+        # weights are replaced before use, so the compiler leaves their computation out.
+        module = create(nnx.Rngs(jax.random.key(0) if key is None else key))
+        nnx.update(module, params)
+        (module.eval if key is None else module.train)()
+        return module
+
+    return Model(
+        init,
+        lambda params, examples, key: per_example_loss(module_with(params, key), examples),
+        lambda params, examples: per_example_metrics(module_with(params, None), examples),
+        readings=own_readings(higher_is_better),
+    )
+
+
+def from_linen(
+    module: Any,
+    sample: Examples,
+    per_example_loss: Callable[[Any, Examples], Array],
+    per_example_metrics: Callable[[Any, Examples], Mapping[str, Mean]] = no_metrics,
+    higher_is_better: Mapping[str, bool] = MappingProxyType({}),
+) -> Model:
+    """A model from a Flax Linen module.
+
+    Args:
+      module: with parameters and nothing else. If it has a field `deterministic` (`None` is a good
+        default, for `nn.Dropout(0.5, deterministic=self.deterministic)`), that is False in
+        training and True in evaluation. In training, `rngs` holds the key `dropout`.
+      sample: one example or more, to find the shapes of the parameters with.
+      per_example_loss: `(module, examples) -> [n]`, called with the module bound to its parameters.
+      per_example_metrics: `(module, examples) -> {name: Mean}`, in evaluation.
+      higher_is_better: for each metric of one's own, which way is better.
+    """
+    from flax import linen
+
+    def in_mode(deterministic: bool) -> Any:
+        known = "deterministic" in {field.name for field in dataclasses.fields(module)}
+        return module.clone(deterministic=deterministic) if known else module
+
+    def variables(key: Array) -> Any:
+        return linen.init(per_example_loss, in_mode(deterministic=True))(key, sample)
+
+    others = sorted(set(jax.eval_shape(variables, jax.random.key(0))) - {"params"})
+    check(
+        not others,
+        f"the module has variables in {', '.join(others)}; only params are allowed"
+        " (batch statistics are not federated)",
+    )
+
+    def loss(params: Params, examples: Examples, key: Array | None) -> Array:
+        call = linen.apply(per_example_loss, in_mode(deterministic=key is None))
+        rngs = None if key is None else {"dropout": key}
+        return call({"params": params}, examples, rngs=rngs)
+
+    def metrics(params: Params, examples: Examples) -> Mapping[str, Mean]:
+        call = linen.apply(per_example_metrics, in_mode(deterministic=True))
+        return call({"params": params}, examples)
+
+    readings = own_readings(higher_is_better)
+    return Model(lambda key: variables(key)["params"], loss, metrics, readings=readings)
+
+
+def from_equinox(
+    create: Callable[[Array], Any],
+    per_example_loss: Callable[[Any, Examples, Array | None], Array],
+    per_example_metrics: Callable[[Any, Examples], Mapping[str, Mean]] = no_metrics,
+    higher_is_better: Mapping[str, bool] = MappingProxyType({}),
+) -> Model:
+    """A model from an Equinox module.
+
+    Args:
+      create: `create(key)` builds the module; its floating-point arrays are the parameters w.
+      per_example_loss: `(module, examples, key) -> [n]`. Equinox's layers take their random keys as
+        arguments, so the loss gets one; it is None in evaluation, when the module is in inference
+        mode. Layers take one example: `jax.vmap(module)(x, key=keys)`.
+      per_example_metrics: `(module, examples) -> {name: Mean}`, in inference mode.
+      higher_is_better: for each metric of one's own, which way is better.
+    """
+    eqx = require("equinox", "from_equinox", "equinox")
+
+    def init(key: Array) -> Params:
+        leaves = jax.tree.leaves_with_path(eqx.filter(create(key), eqx.is_inexact_array))
+        return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+
+    def module_with(params: Params, inference: bool) -> Any:
+        # As in from_nnx, the fresh weights are replaced and never computed.
+        own, rest = eqx.partition(create(jax.random.key(0)), eqx.is_inexact_array)
+        own = jax.tree.map_with_path(lambda path, _: params[jax.tree_util.keystr(path)], own)
+        return eqx.nn.inference_mode(eqx.combine(own, rest), value=inference)
+
+    return Model(
+        init,
+        lambda params, examples, key: per_example_loss(
+            module_with(params, inference=key is None), examples, key
+        ),
+        lambda params, examples: per_example_metrics(module_with(params, inference=True), examples),
+        readings=own_readings(higher_is_better),
+    )

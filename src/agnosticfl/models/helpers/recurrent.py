@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recurrent layers whose products an accelerator computes from as few bytes as it can."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from agnosticfl.core.precision import product, rounded_factor
+
+# (c_{t-1}, the sums at the gates a_t) -> (c_t, m_t): what a cell does without any product
+Unit: TypeAlias = Callable[[Array, Array], tuple[Array, Array]]
+
+
+class Dense(nnx.Linear):
+    """x W + b, its factors rounded as `product` does."""
+
+    def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
+        del out_sharding
+        assert self.bias is not None
+        outputs = product(inputs, self.kernel[...])
+        return outputs + self.bias[...].reshape((1,) * (outputs.ndim - 1) + (-1,))
+
+
+def gates(inputs: int, hidden: int, forget: Sequence[int], rngs: nnx.Rngs) -> Dense:
+    """The part of a cell's gates that depends on the input, with one number in `forget` a gate.
+
+    Where it is 1, the bias starts at 1: a cell that remembers at first learns sooner.
+    """
+    return Dense(
+        inputs,
+        len(forget) * hidden,
+        kernel_init=nnx.initializers.glorot_uniform(),
+        bias_init=lambda _, __, dtype: jnp.repeat(jnp.array(forget, dtype), hidden),
+        rngs=rngs,
+    )
+
+
+def over_time(unit: Unit, recurrent: Array, projection: Array | None, z: Array) -> Array:
+    """h_1 … h_T of a recurrent layer, from the inputs' part of the gates z = W x + b.
+
+        a_t = z_t + U h_{t-1}
+        c_t, m_t = unit(c_{t-1}, a_t)
+        h_t = P m_t
+
+    Args:
+      recurrent: U.
+      projection: P; None for h_t = m_t.
+      z: [T, n, gates × hidden].
+
+    Its gradient is that of the formulas, with two differences in how it is computed. Those of U and
+    P are one product each over all time steps, because one a step would write as many numbers as U
+    has each time. And of a unit's work only U h and c are kept; the rest is computed again.
+    """
+    return _layer(unit, recurrent, projection, z)
+
+
+def _forward(
+    unit: Unit, recurrent: Array, projection: Array | None, z: Array
+) -> tuple[Array, tuple[Any, ...]]:
+    u = rounded_factor(recurrent)
+    p = None if projection is None else rounded_factor(projection)
+
+    def step(state: tuple[Array, Array], z: Array) -> Any:
+        h, c = state
+        uh = product(h, u)
+        # Behind the barrier: else the compiler would see what is computed again, and keep it.
+        kept = jax.lax.optimization_barrier((uh, c))
+        c, m = unit(c, z + uh)
+        h = m if p is None else product(m, p)
+        return (h, c), (h, m, *kept)
+
+    hidden = recurrent.shape[0] if projection is None else projection.shape[0]
+    start = tuple(jnp.zeros((z.shape[1], size), z.dtype) for size in (recurrent.shape[0], hidden))
+    h, m, uh, c = _loop(step, start, z)
+    return h, (u, p, z, h, m, uh, c)
+
+
+def _backward(unit: Unit, kept: tuple[Any, ...], d_out: Array) -> tuple[Array, Array | None, Array]:
+    u, p, z, h, m, uh, c = kept
+
+    def step(state: tuple[Array, Array], now: tuple[Array, ...]) -> Any:
+        d_h, d_c = state
+        d_out, z, uh, c = now
+        d_h = d_h + d_out
+        _, pullback = jax.vjp(unit, c, z + uh)
+        d_c, d_a = pullback((d_c, d_h if p is None else product(d_h, p.T)))
+        return (product(d_a, u.T), d_c), (d_h, d_a)
+
+    end = jnp.zeros_like(h[0]), jnp.zeros_like(c[0])
+    d_h, d_a = _loop(step, end, (d_out, z, uh, c), reverse=True)
+    before = jnp.concatenate([jnp.zeros_like(h[:1]), h[:-1]])  # h_0 … h_{T-1}
+    return _over_all(before, d_a), None if p is None else _over_all(m, d_h), d_a
+
+
+_layer: Any = jax.custom_vjp(lambda *given: _forward(*given)[0], nondiff_argnums=(0,))
+_layer.defvjp(_forward, _backward)
+
+
+def _loop(step: Callable[..., Any], start: Any, inputs: Any, reverse: bool = False) -> Any:
+    """What `step` gives at each time, stacked.
+
+    On accelerators the loop is written out: its steps are so short that looping costs as much.
+    """
+    written_out = jax.default_backend() != "cpu"
+    return jax.lax.scan(step, start, inputs, reverse=reverse, unroll=written_out)[1]
+
+
+def _over_all(x: Array, d: Array) -> Array:
+    """Σ_t x_t d_t^T, as one product."""
+    return product(x.reshape(-1, x.shape[-1]).T, d.reshape(-1, d.shape[-1]))

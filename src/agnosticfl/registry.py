@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Doors: everything that a task or the command line can name, and where a name is looked for.
+
+An entry is one line beside the thing itself:
+
+    @MODELS.add("cnn")
+    def cnn(classes: int = 62) -> Model: ...
+
+A name is looked for in the files of its room, then among the entry points that installed packages
+declare (group `agnosticfl.models` for models, and so on). `"package.module:function"` names
+anything that can be imported, a module in the current folder too.
+"""
+
+import difflib
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agnosticfl.errors import BadInput, check
+from agnosticfl.options import check_options, options_of
+
+F = TypeVar("F")
+
+
+class Registry:
+    """The named things of one kind.
+
+    Args:
+      kind: what such a thing is called in messages.
+      room: the package whose files hold the built-in ones, or the module.
+    """
+
+    def __init__(self, kind: str, room: str):
+        self.kind, self.room = kind, room
+        self.group = f"agnosticfl.{kind.replace(' ', '_')}s"  # of entry points
+        self._known: dict[str, Any] = {}
+        self._complete = False  # whether all files of the room have been imported
+
+    def add(self, name: str) -> Callable[[F], F]:
+        """Enters what follows under `name`."""
+
+        def enter(thing: F) -> F:
+            if self._known.get(name, thing) is not thing:
+                raise ValueError(f"two {self.kind}s are called {name!r}")
+            self._known[name] = thing
+            return thing
+
+        return enter
+
+    def names(self) -> list[str]:
+        """All that can be named without a colon: the built-in ones, then the installed ones."""
+        self._import_room()
+        own = sorted(self._known)
+        return own + sorted(point.name for point in self._points() if point.name not in own)
+
+    def get(self, name: str, what: str = "") -> Any:
+        """The thing called `name`, or one line on what there is and where it was looked for.
+
+        Args:
+          what: what the name is of, if not of a thing of this kind.
+        """
+        if ":" in name:
+            return imported(name, what or self.kind)
+        if name not in self._known:
+            self._import_file(name)
+        if name not in self._known:
+            self._import_room()
+        if name in self._known:
+            return self._known[name]
+        for point in self._points():
+            if point.name == name:
+                return _loaded(point, what or self.kind)
+        raise BadInput(self._unknown(name, what or self.kind))
+
+    def build(self, table: Mapping[str, Any], where: str, *given: Any) -> Any:
+        """Calls what `table` names with `given` and the table's other keys."""
+        self.check(table, where, len(given))
+        thing, options = self._of(table, where)
+        return thing(*given, **options)
+
+    def check(self, table: Mapping[str, Any], where: str, given: int = 0) -> None:
+        """Says so if `table` names nothing, or has an option that what it names does not take.
+
+        Args:
+          where: the key of the task that holds the table.
+          given: how many of the first parameters are not the table's affair.
+        """
+        thing, options = self._of(table, where)
+        check_options(options_of(thing, given), options, f"{where} {table['name']!r}")
+
+    def _of(self, table: Mapping[str, Any], where: str) -> tuple[Any, dict[str, Any]]:
+        name = table.get("name")
+        if not isinstance(name, str):
+            raise BadInput(f"[{where}] needs a name (allowed: {', '.join(self.names())})")
+        return self.get(name, where), {k: v for k, v in table.items() if k != "name"}
+
+    def _unknown(self, name: str, what: str) -> str:
+        there = self.names()
+        near = difflib.get_close_matches(name, there, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        places = f"looked for in {self.room} and among entry points {self.group!r}"
+        one_s_own = "or 'package.module:function' for one's own"
+        return f"unknown {what} {name!r}{hint} (allowed: {', '.join(there)}; {one_s_own}; {places})"
+
+    def _points(self) -> Iterator[importlib.metadata.EntryPoint]:
+        yield from importlib.metadata.entry_points(group=self.group)
+
+    def _import_file(self, name: str) -> None:
+        """A file that is called as its entry is found without loading its siblings."""
+        module = f"{self.room}.{name.replace('-', '_')}"
+        is_package = hasattr(importlib.import_module(self.room), "__path__")
+        can_be = is_package and module.rpartition(".")[2].isidentifier()
+        if can_be and importlib.util.find_spec(module) is not None:
+            importlib.import_module(module)
+
+    def _import_room(self) -> None:
+        if self._complete:
+            return
+        room = importlib.import_module(self.room)
+        for found in pkgutil.iter_modules(getattr(room, "__path__", ())):
+            if not found.ispkg:
+                importlib.import_module(f"{self.room}.{found.name}")
+        self._complete = True
+
+
+def imported(name: str, what: str) -> Any:
+    """`package.module:function`; the current folder counts as a place to import from."""
+    module, _, path = name.partition(":")
+    check(
+        all(part.isidentifier() for part in (*module.split("."), *path.split("."))),
+        f"{what} {name!r} is not of the form package.module:function",
+    )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        found = functools.reduce(getattr, path.split("."), importlib.import_module(module))
+    except ModuleNotFoundError as error:
+        places = f"looked for in {here} and where Python finds installed packages"
+        raise BadInput(f"{what} {name!r}: no module named {error.name!r} ({places})") from error
+    except AttributeError as error:
+        raise BadInput(f"{what} {name!r}: {error}") from error
+    except BadInput:
+        raise
+    except Exception as error:  # somebody's module may fail in any way
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise BadInput(f"{what} {name!r}: importing {module} failed ({reason})") from error
+    # Methods and metrics are records, everything else is a function.
+    is_thing = callable(found) or isinstance(found, tuple)
+    check(is_thing, f"{what} {name!r} is a {type(found).__name__}; it must be a function")
+    return found
+
+
+def _loaded(point: importlib.metadata.EntryPoint, what: str) -> Any:
+    try:
+        return point.load()
+    except Exception as error:  # somebody's package may fail in any way
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        package = point.dist.name if point.dist else point.value
+        raise BadInput(f"{what} {point.name!r} of {package} cannot be loaded ({reason})") from error
+
+
+MODELS = Registry("model", "agnosticfl.models")
+METHODS = Registry("method", "agnosticfl.methods")
+WEIGHT_RULES = Registry("weight rule", "agnosticfl.weights")
+LOSS_TRANSFORMS = Registry("loss transform", "agnosticfl.weights")  # before a weight rule
+WEIGHT_TRANSFORMS = Registry("weight transform", "agnosticfl.weights")  # after it
+ENGINES = Registry("engine", "agnosticfl.engines")
+SAMPLERS = Registry("sampler", "agnosticfl.core.cohorts")
+METRICS = Registry("metric", "agnosticfl.core.metrics")
+SOURCES = Registry("source", "agnosticfl.data.sources")
+LOADERS = Registry("loader", "agnosticfl.data.loaders")
+TRACKERS = Registry("tracker", "agnosticfl.runs.trackers")

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the names in a configuration to the things they name."""
+
+import functools
+import itertools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import msgspec
+import numpy as np
+
+from agnosticfl import weights
+from agnosticfl.channels.compression import compressed
+from agnosticfl.channels.dp import Privacy, RunFacts, differential_privacy
+from agnosticfl.channels.fixed_point import simulated
+from agnosticfl.core.channel import ChannelBuilder, plain
+from agnosticfl.core.contribution import contribution_shapes
+from agnosticfl.core.evaluate import metric_readings
+from agnosticfl.core.federated import FederatedData, Splits, digest_of
+from agnosticfl.core.metrics import Reading
+from agnosticfl.core.model import Model, Need
+from agnosticfl.core.precision import model_in_precision
+from agnosticfl.engines.base import EngineBuilder
+from agnosticfl.engines.helpers.tuning import Tuner
+from agnosticfl.errors import check, choose
+from agnosticfl.methods.base import Algorithm, Parts
+from agnosticfl.options import call_with_options, options_of
+from agnosticfl.registry import ENGINES, MODELS, SAMPLERS, SOURCES
+from agnosticfl.runs.config import Config
+from agnosticfl.runs.optimizers import build_optimizer
+from agnosticfl.runs.resolve import find_method, given_options
+
+
+class Built(NamedTuple):
+    """What a configuration names, built."""
+
+    config: Config  # with what was found out of data and model
+    model: Model
+    data: Splits
+    algorithm: Algorithm
+    readings: Mapping[str, Reading]  # metric -> how it is read
+    privacy: Privacy | None = None
+
+
+def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) -> Built:
+    """Builds data, model and algorithm; every value that is not allowed is refused here.
+
+    Args:
+      lanes: what was found for this run before, where the configuration does not say.
+      tuner: how to find it otherwise; by a rule if None.
+    """
+    data: Splits = SOURCES.build(config.data, "data")
+    model: Model = MODELS.build(config.model, "model")
+    return assemble(config, model, data, build_engine(config, lanes, tuner))
+
+
+def assemble(config: Config, model: Model, data: Splits, engine: EngineBuilder) -> Built:
+    """The same for a model, data and an engine that are there already."""
+    check_features(model, data, config.model["name"])
+    readings = metric_readings(model, data.test)
+    choose(config.metric, readings, f"metric of model {config.model['name']!r}")
+    privacy = build_privacy(config, model, data)
+    parts = Parts(
+        model,
+        data.train,
+        clients_per_round=config.clients_per_round,
+        batch_size=config.batch_size,
+        client_optimizer=build_optimizer(config.client_optimizer, "client_optimizer"),
+        server_optimizer=build_optimizer(config.server_optimizer, "server_optimizer"),
+        weight_rule=weights.from_table(config.weight_rule),
+        window_size=config.window_size,
+        epochs=config.epochs,
+        local_steps=config.local_steps,
+        normalisation=config.normalisation,
+        init_domain_weights=config.init_domain_weights,
+        seed=config.seed,
+        cohorts=SAMPLERS.build(config.sampling, "sampling"),
+        engine=engine,
+        heldout=_followed(config, data),
+        channel=build_channel(config, privacy),
+        precision=config.precision,
+    )
+    entry = find_method(config.algorithm)
+    known = {k: v for k, v in given_options(config).items() if k in entry.options}
+    algorithm = call_with_options(
+        entry.make, {**known, **config.options}, f"algorithm {entry.name!r}", parts
+    )
+    found = msgspec.structs.replace(
+        config, data_digest=digest_of(data), model_shapes=model_shapes(model)
+    )
+    measured = model_in_precision(model, config.precision)
+    return Built(found, measured, data, algorithm, readings, privacy)
+
+
+def model_shapes(model: Model) -> dict[str, str]:
+    """Name -> type and shape of each array of the parameters."""
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    return {
+        jax.tree_util.keystr(path, simple=True, separator=".") or "w": (
+            f"{leaf.dtype}{list(leaf.shape)}"
+        )
+        for path, leaf in jax.tree.leaves_with_path(shapes)
+    }
+
+
+def build_engine(config: Config, lanes: int | None, tuner: Tuner | None) -> EngineBuilder:
+    """The engine, with as many lanes and devices as the configuration wants."""
+    engine: Any = ENGINES.get(config.engine)
+    number = lanes if config.lanes is None else config.lanes
+    wanted = {"lanes": number, "devices": config.devices, "tuner": tuner}
+    taken = options_of(engine, skipped=4)
+    for key, value in {"lanes": config.lanes, "devices": config.devices}.items():
+        check(
+            value is None or key in taken,
+            f"{key} is set, but engine {config.engine!r} has no {key}",
+        )
+    return functools.partial(engine, **{k: v for k, v in wanted.items() if k in taken})
+
+
+def build_privacy(config: Config, model: Model, data: Splits) -> Privacy | None:
+    """The privacy of a run; refused where cohorts depend on what clients hold."""
+    if config.dp is None:
+        return None
+    check(
+        config.target is None,
+        f"dp: {config.algorithm!r} trains with the clients that have the target's data; its cohorts"
+        " would tell who they are",
+    )
+    check(
+        config.sampling == {"name": "uniform"},
+        "dp: the accounting holds for uniform cohorts of fixed size only; sampling is"
+        f" {config.sampling}",
+    )
+    train = data.train
+    shapes = contribution_shapes(model, train.num_domains)
+    facts = RunFacts(shapes, config.rounds, config.clients_per_round, train.num_clients)
+    return call_with_options(differential_privacy, config.dp, "dp", facts)
+
+
+def _followed(config: Config, data: Splits) -> FederatedData | None:
+    """The held-out clients, if their losses move λ."""
+    if config.weights_follow == "train":
+        return None
+    check(
+        data.heldout is not None,
+        "weights_follow is 'heldout', but the data has no split 'heldout'",
+    )
+    check(jax.process_count() == 1, "weights_follow is 'heldout', which needs a single process")
+    return data.heldout
+
+
+def check_features(model: Model, data: Splits, model_name: str) -> None:
+    """Refuses data without the features that the model needs, before anything is compiled."""
+    parts = {"train": data.train, "heldout": data.heldout, "test": data.test}
+    for need, (split, part) in itertools.product(model.needs, parts.items()):
+        if part is None or part.num_examples == 0:
+            continue
+        wrong = _misfit(need, part, data.vocabulary_size)
+        check(wrong is None, f"{split} data for model {model_name!r}: {wrong}; needed: {need.text}")
+    data.release()
+
+
+def _misfit(need: Need, data: FederatedData, vocabulary_size: int | None) -> str | None:
+    """What is wrong with a feature, or None. Ids are searched only if no vocabulary tells them."""
+    name = need.feature
+    if name not in data.examples:
+        return f"there is no feature {name!r} (but {', '.join(data.examples)})"
+    values = data.examples[name]
+    if not need.fits(values.shape[1:]):
+        return f"feature {name!r} has shape {values.shape[1:]}"
+    if not np.issubdtype(values.dtype, np.number if need.ids is None else np.integer):
+        return f"feature {name!r} is of type {values.dtype}"
+    if need.ids is None:
+        return None
+    if name == "tokens" and vocabulary_size is not None:  # unknown words have the last id
+        fits = vocabulary_size == need.ids
+        return None if fits else f"the vocabulary has ids from 0 to {vocabulary_size - 1}"
+    low, high = int(values.min()), int(values.max())
+    fits = low >= 0 and high < need.ids
+    return None if fits else f"feature {name!r} has values from {low} to {high}"
+
+
+def build_channel(config: Config, privacy: Privacy | None = None) -> ChannelBuilder:
+    """What happens to contributions on their way into the sum."""
+    if config.compress is not None:
+        check(privacy is None, "compress: rounding a clipped update makes it longer; not with dp")
+        in_the_clear = call_with_options(compressed, config.compress, "compress")
+        if config.secure is None:
+            return in_the_clear
+        check(
+            "bits" in config.compress,
+            "compress: every client has its own top_k places, and numbers of different places"
+            " cannot be added while masked; under secure aggregation choose bits",
+        )
+    if config.secure is None:
+        return plain if privacy is None else privacy.channel
+    bits = int(config.compress["bits"]) if config.compress else None
+    own = dict(config.secure)
+    del own["name"]
+    channel = call_with_options(simulated, own, "secure", config.clients_per_round, bits)
+    if privacy is None:
+        return channel
+    check(
+        privacy.mode == "distributed",
+        "dp: under secure aggregation the server cannot add the noise; mode must be 'distributed'",
+    )
+    return privacy.channel  # whole numbers, which a secure sum adds as they are

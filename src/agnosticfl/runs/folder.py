@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a run: whose it is, who may write it, and what is in it already."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+from agnosticfl.errors import BadInput, check
+from agnosticfl.files import read_json, write_json
+from agnosticfl.runs import processes
+from agnosticfl.runs.build import Built
+from agnosticfl.runs.checkpoint import has_any
+from agnosticfl.runs.config import as_table, first_difference
+from agnosticfl.runs.records import METRICS
+
+LOCK = "run.lock"
+
+
+@contextlib.contextmanager
+def locked(out: Path) -> Generator[None]:
+    """Keeps every other process out of the folder while the block runs."""
+    if not processes.is_first():
+        yield
+        return
+    check(not out.exists() or out.is_dir(), f"{out} is not a folder")
+    made = [place for place in (out, *out.parents) if not place.exists()]
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / LOCK).open("a+", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            owner = lock.read().strip() or "unknown"
+            raise BadInput(f"{out} is being written by another process (pid {owner})") from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        try:
+            yield
+        finally:
+            # The file of a run stays: whoever removed it might lock another one than the others.
+            lock.truncate(0)
+            if not (out / "config.json").exists():
+                (out / LOCK).unlink()
+                _remove_empty(made)
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Of a run that was refused nothing is left."""
+    for folder in folders:
+        if any(folder.iterdir()):
+            return
+        folder.rmdir()
+
+
+def open_folder(built: Built, out: Path, resume: bool, overwrite: bool) -> bool:
+    """Makes the folder ready, or makes sure that what is in it belongs to this configuration.
+
+    Returns whether the run in it is complete.
+    """
+    new = as_table(built.config)
+    there = (out / "config.json").exists()
+    if there and (overwrite or (not resume and _never_got_far(out))):
+        _clear(out)
+        there = False
+    if there:
+        check(
+            resume,
+            f"{out} holds a run already; go on with --resume, replace it with --overwrite or choose"
+            " another --out",
+        )
+        difference = first_difference(read_json(out / "config.json"), new)
+        check(difference is None, f"{out} holds a run of another configuration: {difference}")
+        return (out / "summary.json").exists()
+    # A crash before the configuration was there leaves no more than these.
+    free = all(_leftover(path) for path in out.iterdir())
+    check(free, f"{out} exists and holds no run; choose another --out")
+    write_json(out / "engine.json", dict(built.algorithm.choices))
+    write_json(out / "config.json", new)
+    return False
+
+
+def found_before(out: Path) -> dict[str, Any]:
+    """What the engine of an interrupted run had chosen: going on takes the same, for its bits."""
+    return read_json(out / "engine.json") if (out / "engine.json").exists() else {}
+
+
+@contextlib.contextmanager
+def saying_full_disk(out: Path) -> Generator[None]:
+    """Turns whatever a library raises when the disk is full into one line about it."""
+    try:
+        yield
+    except Exception as error:
+        if not _is_about_full_disk(error):
+            raise
+        raise OSError(
+            f"no space left on the disk of {out}; the newest whole checkpoint is kept: make room"
+            " and go on with --resume"
+        ) from error
+
+
+def _is_about_full_disk(error: BaseException | None) -> bool:
+    """Libraries wrap what the system said, or quote it."""
+    while error is not None:
+        if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _never_got_far(out: Path) -> bool:
+    """A run that crashed before its first checkpoint: there is nothing to go on from.
+
+    One that has spent privacy is not forgotten so easily.
+    """
+    ended = (out / "summary.json").exists() or (out / "privacy.json").exists()
+    return not ended and not has_any(out / "checkpoints")
+
+
+def _clear(out: Path) -> None:
+    """Removes a run; its configuration goes last, so that a crash leaves a folder that says so."""
+    for name in ("checkpoints", "tensorboard"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    for name in ("summary.json", METRICS, "privacy.json", "engine.json", "config.json"):
+        (out / name).unlink(missing_ok=True)
+
+
+def _leftover(path: Path) -> bool:
+    return path.suffix == ".tmp" or path.name in ("engine.json", LOCK, *_MADE_FROM_IT)
+
+
+# What a report makes of a run; it is made again.
+_MADE_FROM_IT = ("report.html", "table.md", "table.tex", "comparison.json", "plots")

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run writes down while it goes: one line per round, and the same as TensorBoard events."""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+# Generated modules, which no type checker can see into.
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from agnosticfl.files import finite, write_whole
+
+Record: TypeAlias = Mapping[str, Any]
+Sink: TypeAlias = Callable[[int, Mapping[str, float]], Any]  # (t, tag -> value)
+
+METRICS = "metrics.jsonl"
+
+
+class RecordBook:
+    """Appends records to `metrics.jsonl` and to TensorBoard events in a run folder.
+
+    Starting after round t forgets the records of later rounds: they will come again.
+    """
+
+    def __init__(
+        self, folder: Path, domains: Sequence[str], after_round: int, sinks: Sequence[Sink] = ()
+    ):
+        kept = [r for r in read_records(folder) if r["round"] <= after_round]
+        write_whole(folder / METRICS, "".join(map(_line, kept)))
+        self._file = (folder / METRICS).open("a", encoding="utf-8", buffering=1)
+        self._domains = domains
+        self._sinks = sinks
+        self._events = EventFileWriter(str(folder / "tensorboard"))
+        # TensorBoard then drops what an interrupted run wrote from this step on.
+        start = SessionLog(status=SessionLog.START)
+        self._events.add_event(Event(step=after_round + 1, session_log=start))
+
+    def write(self, record: Record) -> None:
+        self._file.write(_line(record))
+        numbers = scalars(record, self._domains)
+        values = [Summary.Value(tag=tag, simple_value=v) for tag, v in numbers.items()]
+        self._events.add_event(
+            Event(step=record["round"], wall_time=record["time"], summary=Summary(value=values))
+        )
+        for sink in self._sinks:
+            sink(record["round"], numbers)
+
+    def flush(self) -> None:
+        """Puts what was written on the disk, before a checkpoint relies on it."""
+        os.fsync(self._file.fileno())
+        self._events.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        self._events.close()
+
+
+def scalars(record: Record, domains: Sequence[str]) -> dict[str, float]:
+    """The numbers of a record, each with a tag that says which."""
+    numbers: dict[str, float] = {}
+    for name, value in record.items():
+        if name in ("round", "time", "params"):
+            continue
+        if isinstance(value, list):
+            named = zip(domains, value, strict=True)
+            numbers |= {f"{name}/{domain}": v for domain, v in named if v is not None}
+        elif isinstance(value, dict):  # domain -> metric -> value
+            numbers |= {
+                f"{name}/{metric}/{domain}": v
+                for domain, values in value.items()
+                for metric, v in values.items()
+                if v is not None
+            }
+        else:
+            numbers[name] = float(value)
+    return numbers
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """The records of a run folder; a last line that a crash cut short is left out."""
+    path = folder / METRICS
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _line(record: Record) -> str:
+    return json.dumps(finite(record), allow_nan=False) + "\n"

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run: task + method + seed -> a run folder that survives a crash.
+
+config.json    the resolved configuration      metrics.jsonl  one line per round
+engine.json    what the engine chose           tensorboard/   the same, as events
+checkpoints/   the server state                summary.json   what came out; there only when the
+                                                              run is complete
+privacy.json   what a differentially private run has spent, charged ahead of the rounds
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from agnosticfl.channels import dp
+from agnosticfl.core.evaluate import evaluator, some_clients
+from agnosticfl.core.model import Params
+from agnosticfl.core.state import ServerState
+from agnosticfl.engines.helpers.shards import here
+from agnosticfl.engines.helpers.tuning import Tuner
+from agnosticfl.errors import BadInput
+from agnosticfl.files import read_json, write_json
+from agnosticfl.runs import checkpoint, processes
+from agnosticfl.runs.build import Built, build
+from agnosticfl.runs.config import Config
+from agnosticfl.runs.folder import found_before, locked, open_folder, saying_full_disk
+from agnosticfl.runs.playing import numbers, played, small_params
+from agnosticfl.runs.records import Record, RecordBook, read_records, scalars
+from agnosticfl.runs.summary import divergence, summarise
+from agnosticfl.runs.trackers import tracker
+
+Lookout: TypeAlias = Callable[[int, Params], Record]  # (t, w_t) -> what to add to the record
+
+
+class Stopped(Exception):
+    """The run was asked to stop; its state is in a checkpoint."""
+
+
+def run(
+    config: Config,
+    out: Path,
+    *,
+    make_built: Callable[[Config, int | None, Tuner | None], Built] = build,
+    resume: bool = False,
+    overwrite: bool = False,
+    track: Sequence[str] = (),
+    on_round: Callable[[Record], Any] = lambda _: None,
+    say: Callable[[str], Any] = lambda _: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    tuner: Tuner | None = None,
+) -> dict[str, Any]:
+    """Runs `config` in the folder `out` and returns its summary.
+
+    Args:
+      make_built: builds what `config` is about.
+      resume: go on from the newest checkpoint in `out`, if there is one. The result has the same
+        bits as a run that was never interrupted.
+      overwrite: replace the run that is in `out`.
+      track: names of `trackers` to which the numbers go too.
+      on_round: gets the record of each round (and, on a resume, nothing of earlier rounds).
+      say: gets messages for the user.
+      should_stop: asked after each round; if true, the state is saved and `Stopped` raised.
+      tuner: finds the number of lanes where the configuration does not say; a rule if None.
+
+    Of several processes (see `processes`) all call it with the same configuration, and the first
+    one alone uses the folder.
+    """
+    starts = [tracker(name) for name in track]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(saying_full_disk(out))
+        stack.enter_context(locked(out))
+        found = processes.from_first(lambda: found_before(out) if resume else {})
+        built = make_built(config, found.get("lanes"), tuner)
+        look = _lookout(built)
+        state = built.algorithm.init()
+        complete = processes.from_first(lambda: open_folder(built, out, resume, overwrite))
+        if complete:
+            say(f"{out} is complete already")
+            return processes.from_first(lambda: read_json(out / "summary.json"))
+        devices = built.algorithm.choices.get("devices")
+        if found and found.get("devices") != devices:
+            before = found.get("devices")
+            say(f"this run had {before} devices and now has {devices}: rounding differs")
+        state = _restored(out, state, say) if resume else state
+        return _played_to_the_end(built, out, state, look, starts, on_round, say, should_stop)
+
+
+def _played_to_the_end(
+    built: Built,
+    out: Path,
+    state: ServerState,
+    look: Lookout,
+    starts: Sequence[Any],
+    on_round: Callable[[Record], Any],
+    say: Callable[[str], Any],
+    should_stop: Callable[[], bool],
+) -> dict[str, Any]:
+    """The rounds that are left, and the summary."""
+    config, domains, first = built.config, built.data.train.domains, processes.is_first()
+    charge = _charging(built, out, state)
+    with contextlib.ExitStack() as stack:
+        sinks = [stack.enter_context(start(config, out, say)) for start in starts if first]
+        book = RecordBook(out, domains, int(state.round), sinks) if first else None
+        stack.callback(lambda: book and book.close())
+        charge(_next_checkpoint(config, int(state.round)))
+        try:
+            with processes.noticing_losses():
+                for latest, record in _rounds(built, look, state):
+                    state = latest
+                    if book:
+                        book.write(record)
+                    on_round(record)
+                    done = record["round"] == config.rounds
+                    stop = processes.any_of_them(should_stop())
+                    if book and (done or stop or record["round"] % config.checkpoint_every == 0):
+                        _save(out, book, state)
+                        t = record["round"]
+                        charge(t if stop else _next_checkpoint(config, t))
+                    if stop and not done:
+                        raise Stopped(f"stopped after round {record['round']} of {config.rounds}")
+        except processes.Lost as lost:
+            if book:
+                _save(out, book, state)
+            again = "start all processes again with --resume to go on"
+            raise processes.Lost(f"{lost} after round {int(state.round)}; {again}") from lost
+        summary = processes.from_first(lambda: _summary(built, out, state))
+        if summary["diverged"] is not None:
+            say(f"warning: {summary['diverged']}")
+        for sink in sinks:
+            sink(config.rounds, scalars({"test": summary["test"]}, domains))
+    if first:
+        write_json(out / "summary.json", summary)
+    return summary
+
+
+def _summary(built: Built, out: Path, state: ServerState) -> dict[str, Any]:
+    records = read_records(out)
+    summary = summarise(built.config, built, state, records)
+    if built.privacy is not None:
+        summary["privacy"] = dp.statement(built.privacy, state, built.config.rounds)
+    return {**summary, "diverged": divergence(summary, records)}
+
+
+def _restored(out: Path, state: ServerState, say: Callable[[str], Any]) -> ServerState:
+    """The state of the newest whole checkpoint, for all processes."""
+    if processes.is_first():
+        state = checkpoint.restore(out / "checkpoints", state, say) or state
+    return processes.arrays_from_first(state)
+
+
+def _save(out: Path, book: RecordBook, state: ServerState) -> None:
+    book.flush()
+    checkpoint.save(out / "checkpoints", state)
+
+
+def _charging(built: Built, out: Path, state: ServerState) -> Callable[[int], None]:
+    """Writes down what a private run has spent; refuses one that would go past its budget.
+
+    Rounds are charged before they run, so that a crash leaves no statement that is too small. Those
+    that a resume repeats have the same noise, and cost nothing more.
+    """
+    if built.privacy is None:
+        return lambda _: None
+    private = built.privacy
+    dp.check_state(private, state, built.config.rounds)
+
+    def charge(rounds: int) -> None:
+        if processes.is_first():
+            write_json(out / "privacy.json", dp.statement(private, state, rounds))
+
+    return charge
+
+
+def _next_checkpoint(config: Config, t: int) -> int:
+    return min(t + config.checkpoint_every - t % config.checkpoint_every, config.rounds)
+
+
+def _rounds(
+    built: Built, look: Lookout, state: ServerState
+) -> Iterator[tuple[ServerState, Record]]:
+    sent = built.algorithm.bytes_per_round(state)
+    rounds = range(int(state.round) + 1, built.config.rounds + 1)
+    done = played(built.algorithm, state, rounds)
+    for t, (after, info, seconds) in zip(rounds, done, strict=True):
+        built.data.release()
+        yield (
+            after,
+            {
+                "round": t,
+                **numbers(info),
+                "bytes_down": sent.down,
+                "bytes_up": sent.up,
+                "seconds": seconds,
+                "time": time.time(),
+                **small_params(after),
+                **look(t, here(after.params)),
+            },
+        )
+
+
+def _lookout(built: Built) -> Lookout:
+    """What held-out clients say of the model every few rounds."""
+    config, heldout = built.config, built.data.heldout
+    every = config.evaluation_every
+    if every == 0:
+        return lambda _t, _params: {}
+    if heldout is None:
+        raise BadInput(f"evaluation_every is {every}, but the data has no split 'heldout'")
+    if not processes.is_first():
+        return lambda _t, _params: {}
+    clients = some_clients(heldout, config.evaluation_clients, config.seed)
+    measure = evaluator(built.model, heldout, config.evaluation_batch_size, clients)
+    return lambda t, params: {"heldout": measure(params)} if t % every == 0 else {}

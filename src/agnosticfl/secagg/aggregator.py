@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's side of a secure round: it passes messages on, adds up, and takes the masks off.
+
+    server = Server(agreement, number, cohort, length)
+    while server.requests:
+        for client, reply in ...:            # any subset of those asked, in any order
+            server.receive(client, reply)
+        server.advance()                     # or Refused: too few are left for a sum
+    server.total, server.survivors, server.dropped
+
+Replies are taken one at a time, so no more than one masked vector is in memory.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from agnosticfl.errors import check
+from agnosticfl.secagg import derivation as keys
+from agnosticfl.secagg import primitives, rings
+from agnosticfl.secagg.agreement import (
+    Agreement,
+    check_agreement,
+    digest_of,
+    graph_of,
+    plan_of,
+    rings_of,
+    roster_digest,
+)
+from agnosticfl.secagg.graph import holders_of, neighbours
+from agnosticfl.secagg.messages import (
+    MOST_NUMBERS,
+    Boxes,
+    Confirmed,
+    Keys,
+    Masked,
+    Peers,
+    Refused,
+    Revealed,
+    Setup,
+    Shares,
+    Survivors,
+    Unmask,
+    pack,
+    parse,
+)
+from agnosticfl.secagg.primitives import CryptoError
+
+Reply = TypeVar("Reply", Keys, Shares, Masked, Confirmed, Revealed)
+
+
+class Server:
+    """One secure sum over a cohort.
+
+    Args:
+      agreement: of the federation.
+      number: of the secure round.
+      cohort: places in the roster.
+      length: numbers of a vector.
+      short: how many of them, the first, are added modulo 2^bits, and sent in as many bits.
+      sent: digest of what all clients are given to work on.
+
+    Attributes:
+      requests: what to send to whom now; empty once the sum is there.
+      dropped: clients that are out of the round, and why.
+      survivors: the clients in the sum, once it is known who they are.
+      total: Σ of their vectors modulo 2³² (or 2^bits), uint32, once it is known.
+    """
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        number: int,
+        cohort: Collection[int],
+        length: int,
+        short: int = 0,
+        bits: int = 32,
+        sent: bytes = b"",
+    ) -> None:
+        check_agreement(agreement)
+        members = tuple(sorted(cohort))
+        check(
+            len(members) >= agreement.fewest and len(set(members)) == len(members),
+            f"a cohort of {len(members)} clients; it must be {agreement.fewest} or more, each once",
+        )
+        check(
+            members[0] >= 0 and members[-1] < len(agreement.roster),
+            f"the cohort names clients up to {members[-1]}; the roster has {len(agreement.roster)}",
+        )
+        check(number >= 1, f"number of the secure round is {number}; it must be 1 or more")
+        check(
+            1 <= length <= MOST_NUMBERS,
+            f"a secure sum of {length} numbers; it must be of 1 to {MOST_NUMBERS}",
+        )
+        check(
+            0 <= short <= length and 1 <= bits <= 32,
+            f"{short} of {length} numbers in {bits} bits; at most all, in 1 to 32",
+        )
+        plan, roster = plan_of(agreement, len(members)), roster_digest(agreement)
+        setup = Setup(agreement.run, number, roster, members, *plan, length, short, bits, sent)
+        self._agreement, self._setup, self._rings = agreement, setup, rings_of(setup)
+        graph = graph_of(setup)
+        self._name = digest_of(setup)
+        self._neighbours = {client: neighbours(graph, client) for client in members}
+        self._replies: dict[int, Any] = {}
+        self._stage = 0
+        self._keys: Mapping[int, Keys] = {}
+        self._shared: set[int] = set()  # those who sent shares
+        self._sum = np.zeros(length, "<u4")
+        self.dropped: dict[int, str] = {}
+        self.survivors: Sequence[int] = ()
+        self.total: np.ndarray | None = None
+        self.requests: Mapping[int, bytes] = dict.fromkeys(members, pack(setup))
+
+    @property
+    def stage(self) -> str:
+        """What the server is waiting for."""
+        return self._stages[self._stage][0]
+
+    def receive(self, client: int, reply: bytes) -> None:
+        """Takes a client's reply to its last request; one that cannot be used drops the client."""
+        _, take, _ = self._stages[self._stage]
+        if client not in self.requests or client in self._replies or client in self.dropped:
+            return  # not asked, late, or said before
+        try:
+            self._replies[client] = take(client, reply)
+        except (Refused, CryptoError) as error:
+            self.dropped[client] = f"{self.stage}: {error}"
+
+    def refuse(self, client: int, reason: str) -> None:
+        """Notes that a client did not answer, and why."""
+        if client in self.requests and client not in self._replies:
+            self.dropped.setdefault(client, f"{self.stage}: {reason}")
+
+    def advance(self) -> None:
+        """Goes on with those who replied; `Refused` if they are too few."""
+        check(bool(self.requests), "the secure round is over")
+        for client in self.requests:
+            self.refuse(client, "no reply")
+        _, _, go_on = self._stages[self._stage]
+        replies, self._replies = dict(sorted(self._replies.items())), {}
+        self.requests = go_on(replies)
+        self._stage += 1
+
+    # One stage after the other: its name, what is done with a reply, and with all of them.
+
+    @property
+    def _stages(self) -> Sequence[tuple[str, Callable[[int, bytes], Any], Callable[[Any], Any]]]:
+        return (
+            ("keys", self._take_keys, self._send_peers),
+            ("shares", self._take_shares, self._send_boxes),
+            ("masked vectors", self._take_masked, self._send_survivors),
+            ("survivors", self._take_confirmed, self._send_unmask),
+            ("unmasking", self._take_revealed, self._finish),
+            ("done", lambda _client, _reply: None, lambda _replies: {}),
+        )
+
+    def _take_keys(self, client: int, reply: bytes) -> Keys:
+        sent = self._parse(client, reply, Keys)
+        key = self._agreement.roster[client]
+        primitives.check_signature(key, sent.signature, keys.signed_keys(sent))
+        for public in (sent.box_key, sent.mask_key):
+            primitives.agree(primitives.random_bytes(primitives.KEY), public)
+        return sent
+
+    def _send_peers(self, replies: Mapping[int, Keys]) -> Mapping[int, bytes]:
+        self._keys = {client: replies[client] for client in self._connected(replies)}
+        packed = {client: pack(sent) for client, sent in self._keys.items()}
+        return {
+            client: pack(Peers(self._name, [packed[n] for n in self._peers(client, self._keys)]))
+            for client in self._keys
+        }
+
+    def _take_shares(self, client: int, reply: bytes) -> Mapping[int, bytes]:
+        boxes = self._parse(client, reply, Shares).boxes
+        if set(boxes) != set(self._peers(client, self._keys)):
+            raise Refused("the boxes are not for its neighbours")
+        return boxes
+
+    def _send_boxes(self, replies: Mapping[int, Mapping[int, bytes]]) -> Mapping[int, bytes]:
+        self._shared = self._connected(replies)
+        return {
+            client: pack(
+                Boxes(
+                    self._name,
+                    {n: replies[n][client] for n in self._peers(client, self._shared)},
+                )
+            )
+            for client in self._shared
+        }
+
+    def _take_masked(self, client: int, reply: bytes) -> None:
+        vector = self._parse(client, reply, Masked).vector
+        expected = rings.num_bytes(self._rings)
+        if len(vector) != expected:
+            raise Refused(f"the vector has {len(vector)} bytes, not {expected}")
+        self._sum += rings.from_bytes(vector, self._rings)
+
+    def _send_survivors(self, replies: Mapping[int, None]) -> Mapping[int, bytes]:
+        self.survivors = list(replies)
+        self._check_enough(replies, "sent their vectors")
+        self._check_holders(set(replies), "survived")
+        return dict.fromkeys(self.survivors, pack(Survivors(self._name, self.survivors)))
+
+    def _take_confirmed(self, client: int, reply: bytes) -> bytes:
+        signature = self._parse(client, reply, Confirmed).signature
+        signed = keys.signed_survivors(self._name, self.survivors)
+        primitives.check_signature(self._agreement.roster[client], signature, signed)
+        return signature
+
+    def _send_unmask(self, replies: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        self._check_holders(set(replies), "signed")
+        alive = set(self.survivors)
+
+        def request(client: int) -> Unmask:
+            return Unmask(
+                self._name,
+                alive=self._peers(client, alive),
+                dead=self._peers(client, self._shared - alive),
+                signatures={c: replies[c] for c in self._peers(client, replies)},
+            )
+
+        return {client: pack(request(client)) for client in replies}
+
+    def _take_revealed(self, client: int, reply: bytes) -> Revealed:
+        sent = self._parse(client, reply, Revealed)
+        alive = set(self.survivors)
+        asked = self._peers(client, alive), self._peers(client, self._shared - alive)
+        if (list(sent.alive), list(sent.dead)) != asked:
+            raise Refused("the shares are not those that were asked for")
+        if not self._is_own_seed(client, sent.own_seed):
+            raise Refused("the seed of its own mask is not the one it committed to")
+        return sent
+
+    def _finish(self, replies: Mapping[int, Revealed]) -> Mapping[int, bytes]:
+        for client in self.survivors:
+            shares = {h: sent.alive[client] for h, sent in replies.items() if client in sent.alive}
+            # Shares are for the seeds of those who were lost after they had sent their vector.
+            own = replies[client].own_seed if client in replies else None
+            seed = own or self._seed(client, shares, self._is_own_seed)
+            primitives.add_mask(self._sum, keys.own_mask(seed, self._name), -1)
+        for client in self._lost():
+            shares = {h: sent.dead[client] for h, sent in replies.items() if client in sent.dead}
+            private = keys.private_key(self._seed(client, shares, self._is_mask_seed), self._name)
+            for other in self._peers(client, self.survivors):  # what it put on is taken off
+                public = self._keys[other].mask_key
+                key = keys.pair_mask(private, public, self._name, client, other)
+                primitives.add_mask(self._sum, key, -keys.mask_sign(other, client))
+        self.total = rings.reduced(self._sum, self._rings)
+        return {}
+
+    def _lost(self) -> list[int]:
+        """Those whose masks are on the vectors of survivors, but who sent none themselves."""
+        alive = set(self.survivors)
+        return [c for c in sorted(self._shared - alive) if self._peers(c, alive)]
+
+    def _seed(
+        self, client: int, shares: Mapping[int, bytes], is_right: Callable[[int, bytes], bool]
+    ) -> bytes:
+        threshold = self._setup.threshold
+        order = holders_of(client, self._neighbours[client])
+        places = {order.index(holder): share for holder, share in shares.items()}
+        if len(places) < threshold:
+            raise self._abandoned(f"{len(places)} shares of client {client}, not {threshold}")
+        around = [*places.items()] * 2
+        for start in range(len(places)):  # one holder that lies is in some of these, not in all
+            seed = primitives.combine(dict(around[start : start + threshold]))
+            if is_right(client, seed):
+                return seed
+        raise self._abandoned(f"the shares of client {client} do not give its secret")
+
+    def _is_own_seed(self, client: int, seed: bytes) -> bool:
+        return keys.commitment(seed, self._name, client) == self._keys[client].commitment
+
+    def _is_mask_seed(self, client: int, seed: bytes) -> bool:
+        private = keys.private_key(seed, self._name)
+        return primitives.public_key(private) == self._keys[client].mask_key
+
+    def _parse(self, client: int, reply: bytes, kind: type[Reply]) -> Reply:
+        message = parse(reply, kind)
+        if message.round != self._name:
+            raise Refused(f"{kind.__name__} is of another round")
+        if message.sender != client:
+            raise Refused(f"{kind.__name__} says it is of client {message.sender}")
+        return message
+
+    def _peers(self, client: int, among: Collection[int]) -> list[int]:
+        return [n for n in self._neighbours[client] if n in among]
+
+    def _connected(self, clients: Collection[int]) -> set[int]:
+        """Those of `clients` with enough holders among them; the others are dropped."""
+        left = set(clients)
+        while lonely := [c for c in left if self._held(c, left) < self._setup.threshold]:
+            for client in lonely:
+                self.dropped[client] = f"{self.stage}: too few of its neighbours are left"
+            left -= set(lonely)
+        self._check_enough(left, "have enough neighbours")
+        return left
+
+    def _held(self, client: int, among: Collection[int]) -> int:
+        """How many of those who hold a client's secrets, itself among them, are left."""
+        return len(self._peers(client, among)) + (client in among)
+
+    def _check_enough(self, clients: Collection[int], what: str) -> None:
+        fewest = self._agreement.fewest
+        if len(clients) < fewest:
+            raise self._abandoned(f"{len(clients)} clients {what}, not {fewest} or more")
+
+    def _check_holders(self, clients: Collection[int], what: str) -> None:
+        """Every secret that will be needed must be held by t clients who did their part."""
+        for client in [*self.survivors, *self._lost()]:
+            held, least = self._held(client, clients), self._setup.threshold
+            if held < least:
+                raise self._abandoned(
+                    f"{held} holders of client {client}'s secrets {what}, and {least} must"
+                )
+
+    def _abandoned(self, why: str) -> Refused:
+        return Refused(f"round {self._setup.number} is abandoned at {self.stage}: {why}")

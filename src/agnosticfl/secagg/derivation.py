@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keys and signed words of a round: what client and server must derive alike."""
+
+from collections.abc import Sequence
+
+from agnosticfl.secagg.messages import Keys, pack
+from agnosticfl.secagg.primitives import agree, derive, digest
+
+
+def pair(a: int, b: int) -> bytes:
+    """Two clients in this order, as bytes."""
+    return a.to_bytes(4, "big") + b.to_bytes(4, "big")
+
+
+def private_key(seed: bytes, round: bytes) -> bytes:
+    """The private key of a client's masks with its neighbours; its shared seed is short."""
+    return derive(seed, round, b"mask key")
+
+
+def own_mask(seed: bytes, round: bytes) -> bytes:
+    """The key of the mask that a client puts on its vector on its own."""
+    return derive(seed, round, b"own mask")
+
+
+def pair_mask(private: bytes, public: bytes, round: bytes, a: int, b: int) -> bytes:
+    """The key of the mask that two neighbours share: one adds it, the other subtracts it."""
+    return derive(agree(private, public), round, b"pair mask" + pair(min(a, b), max(a, b)))
+
+
+def mask_sign(client: int, other: int) -> int:
+    """Whether `client` adds (+1) or subtracts (−1) the mask that it shares with `other`."""
+    return 1 if client < other else -1
+
+
+def box_key(private: bytes, public: bytes, round: bytes, sender: int, receiver: int) -> bytes:
+    """The key of the box from one client to another."""
+    return derive(agree(private, public), round, b"box" + pair(sender, receiver))
+
+
+def box_context(run: bytes, number: int, round: bytes, sender: int, receiver: int) -> bytes:
+    """What a box is bound to: run, round, sender and receiver."""
+    return digest(b"box", run, number.to_bytes(8, "big"), round, pair(sender, receiver))
+
+
+def commitment(seed: bytes, round: bytes, client: int) -> bytes:
+    """By which the server tells that it opened the right seed."""
+    return digest(b"commitment", seed, round, client.to_bytes(4, "big"))
+
+
+def signed_keys(keys: Keys) -> bytes:
+    """What a client signs of its keys: all of it."""
+    return digest(b"keys", pack(keys._replace(signature=b"")))
+
+
+def signed_survivors(round: bytes, alive: Sequence[int]) -> bytes:
+    """What a client signs of a list of survivors."""
+    return digest(b"survivors", round, *(client.to_bytes(4, "big") for client in alive))

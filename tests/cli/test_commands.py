@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program as a user meets it: real processes, real signals."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from agnosticfl.runs.records import read_records
+from tests.helpers.command_line import agnosticfl, start, wait_for_round
+from tests.helpers.runs import results
+
+TOY = ("run", "toy", "--rounds", "400", "--set", "checkpoint_every=7")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "whole"
+    done = agnosticfl(*TOY, "--out", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_run_prints_the_table_and_writes_the_report(uninterrupted: Path):
+    names = {path.name for path in uninterrupted.iterdir()}
+    assert {"report.html", "table.md", "table.tex", "comparison.json", "plots"} <= names
+    assert {p.name for p in (uninterrupted / "plots").iterdir()} >= {"value.png", "weights.png"}
+
+
+def test_killed_anywhere_and_resumed_gives_the_same_bits(tmp_path: Path, uninterrupted: Path):
+    """SIGKILL at five moments of one run, each time resumed with the same command."""
+    folder = tmp_path / "killed"
+    for t in (3, 60, 110, 163, 301):
+        process = start(*TOY, "--out", folder, "--resume")
+        wait_for_round(process, folder, t)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    done = agnosticfl(*TOY, "--out", folder, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert results(folder) == results(uninterrupted)
+    one, other = (json.loads((f / "summary.json").read_text()) for f in (folder, uninterrupted))
+    assert (one["params"], one["test"]) == (other["params"], other["test"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals):
+    folder = tmp_path / "stopped"
+    process = start("run", "toy", "--rounds", "100000", "--out", folder)
+    wait_for_round(process, folder, 10)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "add --resume to the same command to go on" in errors
+    saved = max(int(p.name) for p in (folder / "checkpoints").iterdir())
+    assert saved == read_records(folder)[-1]["round"]
+
+
+def test_compare_makes_the_paper_s_table_and_report_makes_it_again(tmp_path: Path):
+    folder = tmp_path / "compared"
+    words = ("compare", "toy", "--seeds", "2", "--rounds", "30", "--out", folder)
+    done = agnosticfl(*words)
+    assert done.returncode == 0, done.stderr
+    table = (folder / "table.md").read_text()
+    assert [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| ")][2:5] == [
+        "| FedAvg (uniform)",
+        "| FedAvg (centre -1)",  # the domain that FedAvg serves worst
+        "| AFA",
+    ]
+    assert "mean (standard deviation) of 2 seeds" in table
+    comparison = json.loads((folder / "comparison.json").read_text())
+    assert [a["seeds"] for a in comparison["algorithms"]] == [[0, 1]] * 3
+    before = (folder / "report.html").read_bytes()
+    assert agnosticfl("report", folder).returncode == 0
+    assert (folder / "report.html").read_bytes() == before
+    again = agnosticfl(*words, "--resume")
+    assert again.returncode == 0
+    assert again.stderr.count("is complete already") == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "toi"), "unknown task 'toi'; did you mean 'toy'?"),
+        (
+            ("run", "toy", "--algorithm", "fedavg-target", "--target", "centre"),
+            "unknown domain 'centre'; did you mean 'centre 1'? (allowed: centre -1, centre -0.5, ",
+        ),
+        (("run", "toy", "--set", "window_sise=3"), "'window_sise'; did you mean 'window_size'?"),
+        (("run", "toy", "--set", "model.begin=3"), "unknown option of model 'point' 'begin' ("),
+        (
+            ("run", "adult"),
+            "there is no store stores/adult; this makes it: agnosticfl data prepare adult FOLDER",
+        ),
+        (
+            ("run", "toy", "--set", "model={name='logistic', features=1, classes=2}"),
+            "train data for model 'logistic': there is no feature 'y' (but x); needed: a whole",
+        ),
+        (("run", "toy", "--set", "weight_rule.learning_rate=-1"), "it must be a number at least 0"),
+        (
+            ("run", "toy", "--algorithm", "fedavg", "--set", "weight_rule.learning_rate=1"),
+            "--set weight_rule.learning_rate=1 has no effect on 'fedavg'",
+        ),
+        (("compare", "toy", "--target", "nobody"), "unknown domain 'nobody'"),
+        (("compare", "toy", "--seeds", "0"), "number of seeds is 0; it must be at least 1"),
+        (("run", "toy", "--track", "tensorbord"), "unknown tracker 'tensorbord'"),
+        (("run", "toy", "--secure", "on"), "name of secure is 'on'; it must be 'simulate'"),
+        (
+            ("run", "toy", "--secure", "simulate", "--set", "secure.loss=0"),
+            "loss of secure is 0; it must be a number above 0",
+        ),
+        (("report", "nowhere"), "nowhere is not a folder"),
+        (("run", "toy", "--coordinator", "here:1"), "--process-id go together: give all three"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+):
+    monkeypatch.chdir(tmp_path)
+    done = agnosticfl(*words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_secure_simulate_gives_the_clear_run_s_numbers_and_counts_clipping(
+    tmp_path: Path, uninterrupted: Path
+):
+    bounds = ("--secure", "simulate", "--set", "secure.loss=15")
+    done = agnosticfl("run", "toy", "--rounds", "50", *bounds, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["secure"] == {
+        "name": "simulate",
+        "loss": 15,
+    }
+    secure, clear = read_records(tmp_path / "run"), read_records(uninterrupted)
+    # From w = 3, points around −1 have a loss of 16 and more: the first rounds are clipped.
+    clipped = [record["clients_clipped"] for record in secure]
+    assert clipped[0] > 0
+    assert clipped[-1] == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["clients_clipped"] == sum(clipped)
+    assert secure[0]["params"] == pytest.approx(clear[0]["params"], rel=1e-5)
+    assert secure[-1]["params"] == pytest.approx(clear[49]["params"], abs=0.02)
+    assert secure[0]["count"] == clear[0]["count"]
+
+
+def test_tasks_and_help():
+    assert "toy" in agnosticfl("tasks").stdout
+    assert "compare" in agnosticfl("--help").stdout
+    assert agnosticfl("--version").stdout.startswith("agnosticfl 0.")
+    assert agnosticfl("run", "toy", "--no-such-option").returncode == 2

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`agnosticfl deploy …` as a user meets it, and every command of docs/deploy.md."""
+
+import configparser
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from agnosticfl.cli.commands import app
+from agnosticfl.deploy.supervise import children
+from agnosticfl.deploy.task import read_task
+from tests.helpers.command_line import agnosticfl
+from tests.helpers.deploy_page import block, compose_commands, shell_commands, unit_commands
+
+
+def commands() -> list[str]:
+    """Every command line of the page, those of the unit and of the compose file among them."""
+    return [*shell_commands(), *unit_commands(), *compose_commands()]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_the_program_knows_every_command_and_option_of_the_docs(line: str):
+    """Parsed by the program itself, up to the point where it would act."""
+    words = shlex.split(line, comments=True)[1:]
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("agnosticfl", list(words), resilient_parsing=False)
+    while hasattr(group, "commands"):
+        name, group, rest = group.resolve_command(context, context._protected_args + context.args)
+        context = group.make_context(name, list(rest), parent=context)
+    assert context.params
+
+
+def test_the_unit_and_the_compose_file_have_the_form_of_such_files():
+    unit = configparser.ConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment]
+    unit.read_string(block("ini"))
+    assert {"Unit", "Service", "Install"} == set(unit.sections())
+    assert unit["Service"]["Restart"] == "always"
+    services = yaml.safe_load(block("yaml"))["services"]
+    assert set(services) == {"server", "client"}
+    known = {"image", "command", "working_dir", "ports", "volumes", "restart", "depends_on"}
+    assert all(set(service) <= known for service in services.values())
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_takes_the_unit(tmp_path: Path):
+    """All but the path of the program, which must exist and is not the page's here."""
+    program = tmp_path / "agnosticfl"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    unit = tmp_path / "agnosticfl-client.service"
+    unit.write_text(block("ini").replace("/opt/agnosticfl/bin/agnosticfl", str(program)))
+    words = ["systemd-analyze", "verify", "--man=no", str(unit)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    said = [line for line in done.stderr.splitlines() if unit.name in line]
+    assert (done.returncode, said) == (0, []), done.stderr
+
+
+def test_init_writes_an_app_that_flower_takes(tmp_path: Path):
+    done = agnosticfl("deploy", "init", tmp_path / "app", "toy", "--clients", "3", "--rounds", "7")
+    assert done.returncode == 0, done.stderr
+    task = read_task(tmp_path / "app" / "federation")
+    assert (task.config.rounds, task.config.clients_per_round, len(task.domains)) == (7, 3, 5)
+    built = subprocess.run(
+        ["flwr", "build", "--app", str(tmp_path / "app")],
+        cwd=tmp_path,
+        env=children.environment(tmp_path / "home"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert list(tmp_path.glob("*.fab"))
+    again = agnosticfl("deploy", "init", tmp_path / "app", "toy", "--clients", "3")
+    assert again.returncode == 2
+    assert "exists and is not empty" in again.stderr
+
+
+def _options(*names: str) -> list[str]:
+    """Each of these options with some value."""
+    return [word for name in names for word in (f"--{name}", "x")]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("local", "toi"), "unknown task 'toi'; did you mean 'toy'?"),
+        (("local", "toy", "--nodes", "99"), "nodes is 99; it must be from 1 to"),
+        (("server", "nowhere", "--keys", "k", "--out", "o"), "is no task of a federation"),
+        (
+            ("client", *_options("server", "ca", "app", "key", "data"), "--when", "asleep"),
+            "unknown condition 'asleep'",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    tmp_path: Path, words: Any, message: str, monkeypatch: Any
+):
+    monkeypatch.chdir(tmp_path)
+    done = agnosticfl("deploy", *words)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert message in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_flower_the_command_to_install_it_is_shown(tmp_path: Path):
+    code = "import sys; sys.modules['flwr'] = None; from agnosticfl.cli import main; main()"
+    words = [sys.executable, "-c", code, "deploy", "local", "toy"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: agnosticfl deploy needs flwr: pip install 'agnosticfl[deploy]'\n"
+    )
+
+
+def test_the_core_does_not_import_flower():
+    code = "import sys, agnosticfl.runs.run, agnosticfl.cli; sys.exit('flwr' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The federation that the tests of a strategy play, and the simulation to hold it against."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agnosticfl.deploy.flower.federation import RoundPolicy
+from agnosticfl.deploy.node.examples import dealt
+from agnosticfl.deploy.task import FederatedTask, federated_config
+from agnosticfl.runs.build import Built, assemble, build, build_engine
+from agnosticfl.runs.config import Config
+from agnosticfl.runs.records import read_records
+from agnosticfl.runs.resolve import resolve
+from agnosticfl.runs.run import run
+
+NODES = 4
+POLICY = RoundPolicy(clients=NODES, minimum=2, over_selection=1.0, deadline=0.2, wait=0, attempts=3)
+
+
+def toy(rounds: int = 3, nodes: int = NODES) -> FederatedTask:
+    """The toy, as so many machines agree on it."""
+    config = federated_config(resolve("toy", rounds=rounds), nodes)
+    return FederatedTask(config, build(config).data.train.domains)
+
+
+def simulate(folder: Path, config: Config, clients: int = NODES) -> list[dict[str, Any]]:
+    """A run in the simulator, with the clients of the first nodes."""
+
+    def make(config: Config, *_: Any) -> Built:
+        built = build(config)
+        model, data = built.model, built.data
+        train = dealt(data.train, NODES)
+        keep = np.arange(NODES) < clients
+        rows = np.repeat(keep, train.sizes)
+        train = train._replace(
+            examples={"x": train.examples["x"][rows]},
+            domain=train.domain[rows],
+            offsets=np.concatenate([[0], np.cumsum(train.sizes * keep)]),
+        )
+        return assemble(config, model, data._replace(train=train), build_engine(config, None, None))
+
+    run(config, folder, make_built=make)
+    return read_records(folder)
+
+
+def assert_same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+    """Number by number, up to the order of float32 sums."""
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert a["count"] == b["count"]
+        for name in ("params", "domain_weights", "loss", "alpha", "beta"):
+            np.testing.assert_allclose(a[name], b[name], rtol=2e-6, err_msg=name)
+
+
+def assert_close(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+    """Counts are equal, other sums within the fixed point's unit."""
+    for a, b in zip(one, other, strict=True):
+        assert a["count"] == b["count"]
+        for name in ("params", "domain_weights", "loss", "alpha", "beta"):
+            np.testing.assert_allclose(a[name], b[name], rtol=1e-5, err_msg=name)

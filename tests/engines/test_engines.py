@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every engine gives the reference's `ClientSum`."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agnosticfl.core.work import ClientWork
+from agnosticfl.engines import lanes_engine, padded_engine, reference_engine
+from agnosticfl.engines.helpers import feed
+from agnosticfl.registry import ENGINES
+from tests.engines.sums import sums, with_dropout
+from tests.helpers.problems import quadratic, random_federated
+
+OTHERS = [name for name in ENGINES.names() if name != "reference"]
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+@given(
+    seed=st.integers(0, 10_000),
+    cohort=st.integers(1, 6),
+    batch_size=st.integers(1, 13),
+    epochs=st.integers(1, 2),
+    normalisation=st.sampled_from(["client", "batch"]),
+    local_steps=st.sampled_from([None, 1, 3]),
+)
+def test_engine_equals_the_reference(engine: str, seed: int, cohort: int, **options: Any):
+    data = random_federated(seed)
+    work = ClientWork(quadratic(), optax.sgd(0.1, momentum=0.5), data.num_domains, **options)
+    expected = sums(reference_engine, work, data, cohort, seed)
+    jax.tree.map(_close, sums(ENGINES.get(engine), work, data, cohort, seed), expected)
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_dropout_masks_are_the_reference_s(engine: str):
+    data = random_federated(5)
+    work = ClientWork(with_dropout(), optax.sgd(0.1), data.num_domains, batch_size=4, epochs=2)
+    expected = sums(reference_engine, work, data, 6, 1)
+    jax.tree.map(_close, sums(ENGINES.get(engine), work, data, 6, 1), expected)
+
+
+def test_losses_are_measured_with_dropout_off_and_steps_with_it_on():
+    data = random_federated(5)
+    work = ClientWork(with_dropout(), optax.sgd(0.1), data.num_domains, batch_size=4)
+    one, other = (sums(padded_engine, work, data, 6, seed) for seed in (1, 1))
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+    examples = {"x": jnp.linspace(-1, 1, 32)}
+    params = work.model.init(jax.random.key(0))
+    keys = (None, None, jax.random.key(1), jax.random.key(2))
+    a, b, c, d = (work.model.per_example_loss(params, examples, key) for key in keys)
+    np.testing.assert_array_equal(a, b)
+    assert not np.allclose(c, d)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    cohort=st.integers(1, 12),
+    width=st.integers(1, 5),
+    batch_size=st.integers(1, 7),
+    resident=st.booleans(),
+)
+def test_lanes_equal_the_reference_however_many_there_are_and_wherever_the_data_is(
+    seed: int, cohort: int, width: int, batch_size: int, resident: bool
+):
+    data = random_federated(seed, clients=12)
+    work = ClientWork(quadratic(), optax.sgd(0.1, 0.9), data.num_domains, batch_size, epochs=2)
+    expected = sums(reference_engine, work, data, cohort, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feed, "fits", lambda _: resident)
+        some_lanes = functools.partial(lanes_engine, lanes=width)
+        jax.tree.map(_close, sums(some_lanes, work, data, cohort, seed), expected)
+
+
+def _close(a: Any, b: Any) -> None:
+    # One engine sums in another order than the other: float32 agrees to about six digits.
+    np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The number of lanes: found by measurement, remembered, and kept by a run that goes on."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import optax
+import pytest
+
+from agnosticfl import from_functions
+from agnosticfl.core import sampling
+from agnosticfl.core.federated import Splits, from_arrays
+from agnosticfl.core.work import ClientWork
+from agnosticfl.engines import lanes_engine
+from agnosticfl.engines.helpers.tuning import Seconds, fastest, stopwatch
+from agnosticfl.runs.config import Config
+from agnosticfl.runs.resolve import resolve
+from agnosticfl.runs.run import Stopped, run
+from tests.helpers.problems import quadratic, random_federated
+from tests.helpers.runs import results
+
+
+def test_the_stopwatch_measures_once_and_remembers(tmp_path: Path):
+    asked: list[int] = []
+
+    def seconds(number: int) -> float:
+        asked.append(number)
+        return abs(number - 4) + 1.0
+
+    memory = tmp_path / "made" / "lanes.json"
+    for _ in range(2):
+        assert fastest(stopwatch(memory)("a case", [1, 4, 9], seconds)) == 4
+    assert asked == [1, 4, 9]
+    stopwatch(memory)("another case", [1, 4], seconds)
+    stopwatch()("a case", [1, 4], seconds)
+    assert asked == [1, 4, 9, 1, 4, 1, 4]
+
+
+def test_lanes_are_timed_for_a_model_that_is_not_tiny():
+    model = from_functions(
+        lambda _: {"w": jnp.ones(5000)}, lambda w, e: jnp.square(e["x"] - jnp.sum(w["w"]) / 5000)
+    )
+    sampler, data = sampling.uniform(6, 5, 0), random_federated(1)
+
+    def engine(model: Any, **options: Any) -> Any:
+        work = ClientWork(model, optax.sgd(0.1), 3, batch_size=2)
+        return lanes_engine(work, data, sampler, 0, **options).choices
+
+    found = engine(model, tuner=stopwatch())
+    assert set(found["seconds"]) == {"1", "4"}  # what is tried on a CPU
+    assert str(found["lanes"]) == min(found["seconds"], key=found["seconds"].get)
+    assert "seconds" not in engine(quadratic(), tuner=stopwatch())
+    assert engine(model, lanes=3, tuner=stopwatch())["lanes"] == 3
+    assert engine(model)["lanes"] == 1  # the rule, without a tuner
+
+
+def pretend(winner: int) -> Callable[..., Seconds]:
+    def tune(_case: Any, candidates: Sequence[int], _: Any) -> Seconds:
+        return {str(n): float(n != winner) for n in candidates}
+
+    return tune
+
+
+def logistic() -> Config:
+    """784 × 10 + 10 numbers: not tiny."""
+    config = resolve("toy", rounds=4)
+    return msgspec.structs.replace(
+        config,
+        data={"name": f"{__name__}:images"},
+        model={"name": "logistic", "features": 784, "classes": 10},
+        clients_per_round=6,
+    )
+
+
+def test_a_run_that_goes_on_keeps_its_lanes(tmp_path: Path):
+    run(logistic(), tmp_path / "whole", tuner=pretend(4))
+    done: list[int] = []
+    with pytest.raises(Stopped):
+        run(
+            logistic(), tmp_path / "run", tuner=pretend(4),
+            on_round=lambda r: done.append(r["round"]), should_stop=lambda: done[-1] == 2,
+        )  # fmt: skip
+    recorded = json.loads((tmp_path / "run" / "engine.json").read_text())
+    assert (recorded["engine"], recorded["lanes"], recorded["devices"]) == ("lanes", 4, 1)
+    run(logistic(), tmp_path / "run", resume=True, tuner=pretend(1))
+    assert results(tmp_path / "run") == results(tmp_path / "whole")
+
+
+def images() -> Splits:
+    """The data of `logistic`, by its own name."""
+    keys = jax.random.split(jax.random.key(0))
+    x = jax.random.uniform(keys[0], (80, 28, 28))
+    y = jax.random.randint(keys[1], (80,), 0, 10)
+    data = from_arrays({"x": x, "y": y}, [i % 8 for i in range(80)], [i % 2 for i in range(80)])
+    return Splits(data, data)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every kind of model trains through the same algorithm."""
+
+import re
+import sys
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen, nnx
+
+from agnosticfl import from_arrays, from_equinox, from_functions, from_linen, from_nnx
+from agnosticfl.core.federated import FederatedData
+from agnosticfl.core.model import Model
+from agnosticfl.errors import BadInput
+from agnosticfl.models import logistic
+from tests.helpers.problems import assert_learns
+
+
+def two_classes() -> FederatedData:
+    """Points left and right of a line, on 8 clients, in 2 domains."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 2)).astype(np.float32)
+    y = (x[:, 0] > 0.2 * x[:, 1]).astype(np.int32)
+    return from_arrays({"x": x, "y": y}, rng.integers(8, size=200), rng.integers(2, size=200))
+
+
+def cross_entropy(logits: jax.Array, examples: Any) -> jax.Array:
+    return optax.softmax_cross_entropy_with_integer_labels(logits, examples["y"])
+
+
+class LinenNet(linen.Module):
+    deterministic: bool | None = None
+
+    @linen.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = linen.Dropout(0.1, deterministic=self.deterministic)(linen.Dense(8)(x))
+        return linen.Dense(2)(x)
+
+
+class EquinoxNet(eqx.Module):
+    layers: list[Any]
+    dropout: eqx.nn.Dropout
+
+    def __init__(self, key: jax.Array):
+        one, two = jax.random.split(key)
+        self.layers = [eqx.nn.Linear(2, 8, key=one), eqx.nn.Linear(8, 2, key=two)]
+        self.dropout = eqx.nn.Dropout(0.1)
+
+    def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
+        return self.layers[1](self.dropout(self.layers[0](x), key=key))
+
+
+def equinox_loss(net: EquinoxNet, e: Any, key: jax.Array | None) -> jax.Array:
+    keys = None if key is None else jax.random.split(key, len(e["x"]))
+    return cross_entropy(jax.vmap(net)(e["x"], keys), e)
+
+
+SAMPLE = {"x": jnp.zeros((1, 2)), "y": jnp.zeros(1, jnp.int32)}
+MODELS: dict[str, Model] = {
+    "logistic": logistic(features=2, classes=2),
+    "from_nnx": from_nnx(
+        lambda rngs: nnx.Sequential(nnx.Linear(2, 4, rngs=rngs), nnx.Linear(4, 2, rngs=rngs)),
+        lambda net, e: cross_entropy(net(e["x"]), e),
+    ),
+    "from_functions": from_functions(
+        lambda key: jax.random.normal(key, (2, 2)), lambda w, e: cross_entropy(e["x"] @ w, e)
+    ),
+    "from_linen": from_linen(LinenNet(), SAMPLE, lambda net, e: cross_entropy(net(e["x"]), e)),
+    "from_equinox": from_equinox(EquinoxNet, equinox_loss),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_of_each_kind_trains(name: str):
+    assert_learns(MODELS[name], two_classes(), rounds=30, rate=1.0, batch_size=10)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_initial_weights_follow_from_the_key(name: str):
+    one, same, other = (
+        jax.tree.leaves(MODELS[name].init(jax.random.key(seed))) for seed in (1, 1, 2)
+    )
+    assert all(map(np.array_equal, one, same))
+    assert not all(map(np.array_equal, one, other))
+
+
+@pytest.mark.parametrize("name", ["from_linen", "from_equinox"])
+def test_dropout_is_on_in_training_only(name: str):
+    model, examples = MODELS[name], {"x": jnp.ones((64, 2)), "y": jnp.zeros(64, jnp.int32)}
+    params = model.init(jax.random.key(0))
+    assert np.ptp(model.per_example_loss(params, examples, jax.random.key(1))) > 0
+    assert np.ptp(model.per_example_loss(params, examples, None)) == 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_plain_containers_of_arrays(name: str):
+    # Checkpoints, messages and masks know dictionaries, not a library's own classes.
+    params = MODELS[name].init(jax.random.key(0))
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(params))
+    assert isinstance(params, dict | jax.Array)
+
+
+def test_state_that_is_no_parameter_is_refused():
+    with pytest.raises(BadInput, match=r"the module's mean is a BatchStat; only parameters"):
+        from_nnx(lambda rngs: nnx.BatchNorm(3, rngs=rngs), lambda _, e: jnp.zeros(len(e["x"])))
+    norm = linen.BatchNorm(use_running_average=False)
+    with pytest.raises(BadInput, match=r"the module has variables in batch_stats; only params"):
+        from_linen(norm, SAMPLE, lambda net, e: net(e["x"]).sum(axis=1))
+
+
+def test_a_missing_library_is_named_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "equinox", None)
+    command = re.escape("from_equinox needs equinox: pip install 'agnosticfl[equinox]'")
+    with pytest.raises(BadInput, match=command):
+        from_equinox(EquinoxNet, equinox_loss)

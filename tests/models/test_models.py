@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The built-in models: sizes, formulas, and that each of them learns."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agnosticfl import from_arrays
+from agnosticfl.core import tree
+from agnosticfl.core.federated import FederatedData
+from agnosticfl.core.model import Model
+from agnosticfl.engines import padded_engine, reference_engine
+from agnosticfl.engines.base import EngineBuilder
+from agnosticfl.errors import BadInput
+from agnosticfl.models import cifg, cnn, lstm
+from agnosticfl.models.emnist_cnn import convolution, valid_convolution
+from agnosticfl.models.helpers.recurrent import over_time
+from agnosticfl.models.keyboard_cifg import cifg_unit
+from agnosticfl.models.word_lstm import lstm_unit
+from tests.helpers.problems import assert_learns
+
+SMALL: dict[str, Any] = {"words": 6, "embedding": 3, "hidden": 5}
+PAD, BOS, EOS, OOV = 0, 1, 2, 9  # the words are 3 … 8
+SENTENCES = [
+    [BOS, 3, 4, 8, EOS, PAD],
+    [BOS, 5, OOV, 5, 6, 7],  # too long for its end to be there
+    [BOS, EOS, PAD, PAD, PAD, PAD],
+]
+Formulas = Callable[[Any, list[int]], list[np.ndarray]]
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "layers"),
+    [
+        (cnn(), 1_206_590, [(9 + 1) * 32, (9 * 32 + 1) * 64, (9216 + 1) * 128, (128 + 1) * 62]),
+        (lstm(), 4_050_748, [10004 * 96, 767 * 4 * 670, (670 + 1) * 96, (96 + 1) * 10004]),
+        (cifg(), 1_412_634, [10004 * 96, (96 + 96 + 1) * 3 * 670, 670 * 96]),
+    ],
+)
+def test_the_number_of_parameters(model: Model, size: int, layers: list[int]):
+    assert tree.size(jax.eval_shape(model.init, jax.random.key(0))) == size == sum(layers)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def gate(w: Any, number: int, x: np.ndarray, h: np.ndarray) -> np.ndarray:
+    """W x + U h + b of one gate."""
+    part = slice(number * SMALL["hidden"], (number + 1) * SMALL["hidden"])
+    gates = w["gates"]
+    return x @ gates["kernel"][:, part] + h @ w["recurrent"][:, part] + gates["bias"][part]
+
+
+def lstm_formulas(w: Any, inputs: list[int]) -> list[np.ndarray]:
+    """The logits after each id of one sentence."""
+    h = c = np.zeros(SMALL["hidden"])
+    logits: list[np.ndarray] = []
+    for token in inputs:
+        x = w["embedding"]["embedding"][token]
+        i, f = sigmoid(gate(w, 0, x, h)), sigmoid(gate(w, 1, x, h))
+        g, o = np.tanh(gate(w, 2, x, h)), sigmoid(gate(w, 3, x, h))
+        c = f * c + i * g
+        h = o * np.tanh(c)
+        narrow = h @ w["dense"]["kernel"] + w["dense"]["bias"]
+        logits.append(narrow @ w["output"]["kernel"] + w["output"]["bias"])
+    return logits
+
+
+def cifg_formulas(w: Any, inputs: list[int]) -> list[np.ndarray]:
+    """With i = 1 − f, a projection, and the embedding once more as output."""
+    h, c = np.zeros(SMALL["embedding"]), np.zeros(SMALL["hidden"])
+    table = w["embedding"]["embedding"]
+    logits: list[np.ndarray] = []
+    for token in inputs:
+        x = table[token]
+        f = sigmoid(gate(w, 0, x, h))
+        i = 1 - f
+        g, o = np.tanh(gate(w, 1, x, h)), sigmoid(gate(w, 2, x, h))
+        c = f * c + i * g
+        h = (o * np.tanh(c)) @ w["projection"]
+        logits.append(table @ h)
+    return logits
+
+
+def random_params(model: Model) -> Any:
+    """Biases too, so that no term of a formula is 0."""
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    return jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32), shapes)
+
+
+LANGUAGE_MODELS = [(lstm(**SMALL), lstm_formulas), (cifg(**SMALL), cifg_formulas)]
+
+
+@pytest.mark.parametrize(("model", "formulas"), LANGUAGE_MODELS)
+@pytest.mark.parametrize("dtype", ["int16", "int32"])
+def test_a_sentence_s_loss_is_that_of_the_formulas(model: Model, formulas: Formulas, dtype: str):
+    w = random_params(model)
+    expected: list[float] = []
+    for sentence in SENTENCES:
+        losses = [
+            np.log(np.exp(logits).sum()) - logits[target]
+            for logits, target in zip(formulas(w, sentence[:-1]), sentence[1:], strict=True)
+            if target != PAD
+        ]
+        expected.append(float(np.mean(losses)))
+    examples = {"tokens": jnp.array(SENTENCES, dtype)}
+    actual = jax.jit(model.per_example_loss)(w, examples, None)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("unit", "gates", "size", "projected"), [(lstm_unit, 4, 5, False), (cifg_unit, 3, 2, True)]
+)
+@pytest.mark.parametrize("written_out", [False, True])
+def test_the_gradients_of_a_layer_are_those_of_its_formulas(
+    unit: Any,
+    gates: int,
+    size: int,
+    projected: bool,
+    written_out: bool,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    rng = np.random.default_rng(0)
+    shapes = {"u": (size, 5 * gates), "z": (4, 3, 5 * gates)} | ({"p": (5, 2)} if projected else {})
+    given = {k: jnp.array(rng.normal(size=shape), jnp.float32) for k, shape in shapes.items()}
+    if written_out:
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+
+    def layer(given: dict[str, jax.Array]) -> jax.Array:
+        return over_time(unit, given["u"], given.get("p"), given["z"])
+
+    def one_by_one(given: dict[str, jax.Array]) -> jax.Array:
+        h, c = jnp.zeros((3, size)), jnp.zeros((3, 5))
+        hidden: list[jax.Array] = []
+        for z in given["z"]:
+            c, m = unit(c, z + h @ given["u"])
+            h = m @ given["p"] if projected else m
+            hidden.append(h)
+        return jnp.stack(hidden)
+
+    def gradients(function: Any) -> Any:
+        value = jax.value_and_grad(lambda given: jnp.sum(jnp.sin(3 * function(given))))(given)
+        return jax.tree.leaves(value)
+
+    for actual, expected in zip(gradients(layer), gradients(one_by_one), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", [model for model, _ in LANGUAGE_MODELS])
+def test_an_empty_sentence_has_no_loss_and_no_gradient(model: Model):
+    def loss(params: Any) -> jax.Array:
+        return model.per_example_loss(params, {"tokens": jnp.zeros((1, 6), jnp.int16)}, None)[0]
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(random_params(model))
+    assert value == 0
+    assert tree.norm(gradient) == 0
+
+
+@pytest.mark.parametrize("model", [model for model, _ in LANGUAGE_MODELS])
+def test_an_eos_that_goes_in_is_a_pad(model: Model):
+    tokens = jnp.array([[BOS, EOS, 4], [BOS, PAD, 4], [BOS, EOS, PAD]])
+    measure = jax.jit(model.per_example_metrics)
+    total = measure(random_params(model), {"tokens": tokens})["perplexity"].total
+    # The 4 is predicted from the same ids in the first two; the first predicts the eos as well.
+    np.testing.assert_allclose(total[0], total[1] + total[2], rtol=1e-5)
+
+
+@pytest.mark.parametrize("make", [lstm, cifg])
+def test_metrics_of_a_language_model_are_chosen_by_name(make: Callable[..., Model]):
+    names = ["in_vocab_accuracy_tff", "perplexity"]
+    model = make(**SMALL, metrics=names)
+    results = model.per_example_metrics(random_params(model), {"tokens": jnp.array(SENTENCES)})
+    assert list(results) == names
+    np.testing.assert_array_equal(results["perplexity"].weight, [4, 5, 1])
+    np.testing.assert_array_equal(results["in_vocab_accuracy_tff"].weight, [3, 4, 0])
+    with pytest.raises(BadInput, match="unknown metric 'perplexty'; did you mean 'perplexity'"):
+        make(**SMALL, metrics=["perplexty"])
+    with pytest.raises(BadInput, match="hidden of a language model is 0; it must be at least 1"):
+        make(hidden=0)
+
+
+def images(number: int) -> dict[str, np.ndarray]:
+    """The left half is bright in class 1 and dark in class 0."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 128, (number, 28, 28), np.uint8)
+    y = (np.arange(number) % 2).astype(np.int32)
+    x[:, :, :14] += (127 * y[:, None, None]).astype(np.uint8)
+    return {"x": x, "y": y}
+
+
+def test_the_cnn_takes_bytes_and_floats_alike():
+    model, examples = cnn(classes=2), images(4)
+    params = model.init(jax.random.key(0))
+    floats = {"x": examples["x"].astype(np.float32) / 255, "y": examples["y"]}
+    losses = [model.per_example_loss(params, jax.tree.map(jnp.asarray, e), None)
+              for e in (examples, floats)]  # fmt: skip
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
+def test_the_cnn_drops_out_in_training_only():
+    model, examples = cnn(classes=2), jax.tree.map(jnp.asarray, images(4))
+    params = model.init(jax.random.key(0))
+    one, same, other, none = (
+        model.per_example_loss(params, examples, key)
+        for key in (*map(jax.random.key, (1, 1, 2)), None)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert not np.allclose(one, other)
+    assert not np.allclose(one, none)
+
+
+def test_a_convolution_is_a_matrix_product():
+    x = jax.random.normal(jax.random.key(0), (2, 6, 5, 3))
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 4))
+    wanted = jax.lax.conv_general_dilated(
+        x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    options = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+    np.testing.assert_allclose(valid_convolution(x, kernel), wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(convolution(x, kernel, (1, 1), "VALID", **options), wanted)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("trains", [False, True])
+def test_clients_side_by_side_convolve_on_a_cpu_alone_and_only_to_measure(
+    platform: str, trains: bool
+):
+    model = cnn(classes=2)
+
+    def loss(params: Any, examples: Any) -> jax.Array:
+        return model.per_example_loss(params, examples, jax.random.key(0)).sum()
+
+    def several(tree: Any) -> Any:
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((3, *a.shape), a.dtype), tree)
+
+    params = several(jax.eval_shape(model.init, jax.random.key(0)))
+    function = jax.jit(jax.vmap(jax.grad(loss) if trains else loss))
+    text = (
+        function.trace(params, several(images(4))).lower(lowering_platforms=(platform,)).as_text()
+    )
+    assert ("convolution" in text) == (platform == "cpu" and not trains)
+
+
+def test_a_convolution_s_gradients_are_those_of_xla_s():
+    x = jax.random.normal(jax.random.key(0), (2, 6, 5, 3))
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 4))
+
+    def plain(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=layout)
+
+    def gradients(function: Any) -> Any:
+        return jax.grad(lambda *given: jnp.sum(jnp.sin(function(*given))), (0, 1))(x, kernel)
+
+    for actual, expected in zip(gradients(convolution), gradients(plain), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def bright_or_dark() -> FederatedData:
+    return from_arrays(images(16), np.arange(16) % 2, np.arange(16) // 8)
+
+
+def counting() -> FederatedData:
+    """Sentences that count up from a word to the last one: 3 4 5 6 7 8."""
+    rows = [[BOS, *range(first, 9), EOS, *[PAD] * (first - 3)] for first in (3, 4, 5, 6)] * 5
+    return from_arrays({"tokens": np.array(rows, np.int16)}, np.arange(20) % 4, np.arange(20) % 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "rate", "rounds", "engine"),
+    [
+        # A convolution inside a compiled loop is very slow on a CPU.
+        (cnn(classes=2), bright_or_dark(), 0.03, 6, reference_engine),
+        (lstm(words=6, embedding=8, hidden=16), counting(), 1.0, 30, padded_engine),
+        (cifg(words=6, embedding=8, hidden=16), counting(), 1.0, 30, padded_engine),
+    ],
+    ids=["cnn", "lstm", "cifg"],
+)
+def test_a_built_in_model_learns(
+    model: Model, data: FederatedData, rate: float, rounds: int, engine: EngineBuilder
+):
+    assert_learns(model, data, rounds, rate, batch_size=4, engine=engine, normalisation="batch")

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of what fairness and privacy cost."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from agnosticfl.report.plots import close_up, draw_plots, pareto, privacy, undominated
+from agnosticfl.report.progress import ends, progress
+from agnosticfl.report.runs import Comparison, Run, compare_runs
+from tests.helpers.reports import made_up
+
+
+def test_a_point_is_beaten_by_one_that_is_as_high_in_both_and_higher_in_one():
+    points = np.array([[3, 1], [2, 2], [1, 3], [1, 1], [2, 1], [2, 2]])
+    np.testing.assert_array_equal(undominated(points), [1, 1, 1, 0, 0, 1])
+
+
+def test_a_half_in_a_corner_is_shown_closer():
+    corner = np.array([[9, 9], [9.1, 9.2], [9.2, 9.1], [1, 1], [2, 3]])
+    near = close_up(corner)
+    assert near is not None
+    np.testing.assert_array_equal(near, [1, 1, 1, 0, 0])
+    assert close_up(np.array([[9.0, 9], [5, 8], [4, 7], [1, 1]])) is None  # there is room
+    assert close_up(np.array([[9, 9], [9.1, 9.2], [1, 1]])) is None  # two need no picture
+
+
+@pytest.fixture
+def comparison() -> Comparison:
+    """AFA is best for the worst domain, FedAvg on average, and q-FFL beaten by both."""
+    losses = {"fedavg": ([1.0, 5.0], 1.5), "afa": ([2.0, 3.0], 2.2), "qffl": ([2.0, 6.0], 2.6)}
+    return compare_runs(
+        [
+            made_up(name, seed, values, overall={"test": {"loss": average + seed / 10}})
+            for name, (values, average) in losses.items()
+            for seed in (0, 1)
+        ]
+    )
+
+
+def test_the_picture_has_a_point_an_algorithm_and_joins_the_unbeaten(comparison: Comparison):
+    (axes,) = pareto(comparison).figure.axes
+    (front,) = axes.lines
+    np.testing.assert_allclose(np.asarray(front.get_xydata()), [[1.55, 5.0], [2.25, 3.0]])
+    titles = [text.get_text() for text in pareto(comparison).figure.legends[0].get_texts()]
+    assert titles == ["FedAvg (uniform)", "AFA", "q-FFL (q = 1)"]
+
+
+def test_only_a_comparison_of_several_algorithms_has_the_picture(comparison: Comparison):
+    assert "pareto" in [plot.name for plot in draw_plots(comparison)]
+    two = comparison._replace(rows=comparison.rows[:2])
+    assert "pareto" not in [plot.name for plot in draw_plots(two)]
+
+
+def private(name: str, epsilon: float | None, seed: int, loss: float) -> Run:
+    run = made_up(name, seed, [0.0, loss])
+    dp = None if epsilon is None else {"epsilon": epsilon, "delta": 1e-4}
+    return run._replace(config=msgspec.structs.replace(run.config, dp=dp))
+
+
+def test_utility_against_privacy_is_a_line_an_algorithm():
+    losses = {("afa", 4): 9.0, ("afa", None): 2.0, ("afa", 16): 5.0, ("fedavg", 16): 6.0}
+    runs = [private(*case, seed, loss + seed) for case, loss in losses.items() for seed in (0, 1)]
+    comparison = compare_runs(runs)
+    titles = [row.title for row in comparison.rows]
+    assert titles == ["FedAvg (uniform), ε = 16", "AFA", "AFA, ε = 16", "AFA, ε = 4"]
+    (axes,) = privacy(comparison).figure.axes
+    fedavg, afa, without = axes.lines
+    np.testing.assert_allclose(np.asarray(fedavg.get_xydata()), [[16, 6.5]])
+    np.testing.assert_allclose(np.asarray(afa.get_xydata()), [[16, 5.5], [4, 9.5]])
+    np.testing.assert_allclose(np.asarray(without.get_ydata()), [2.5, 2.5])
+    legend = privacy(comparison).figure.legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["FedAvg (uniform)", "AFA"]
+    assert "privacy" in [plot.name for plot in draw_plots(comparison)]
+    two = compare_runs([private("fedavg", e, 0, loss) for e, loss in ((4, 9.0), (None, 3.0))])
+    assert ends(two, progress(two)) == {0: 3.0}  # others are held against FedAvg without privacy
+    one_budget = compare_runs([run for run in runs if run.config.algorithm == "fedavg"])
+    assert "privacy" not in [plot.name for plot in draw_plots(one_budget)]

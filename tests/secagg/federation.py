@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A federation in one process: its clients, and a server that asks them."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from agnosticfl.secagg import member as client
+from agnosticfl.secagg import primitives
+from agnosticfl.secagg.aggregator import Server
+from agnosticfl.secagg.agreement import Agreement, Member, member
+from agnosticfl.secagg.messages import Refused
+
+STAGES = ("keys", "shares", "masked vectors", "survivors", "unmasking")
+LENGTH = 5
+
+
+@functools.cache
+def signing_keys(number: int) -> tuple[Ed25519PrivateKey, ...]:
+    """The same keys in every test: what they are does not matter."""
+    return tuple(
+        Ed25519PrivateKey.from_private_bytes(primitives.digest(b"test", bytes([i])))
+        for i in range(number)
+    )
+
+
+def federation(number: int, **options: Any) -> list[Member]:
+    """As many clients that know each other."""
+    keys = signing_keys(number)
+    agreement = Agreement(b"a run", [primitives.verify_key(key) for key in keys], **options)
+    return [member(agreement, key) for key in keys]
+
+
+class Play:
+    """One round, with everything that each side received or knew."""
+
+    def __init__(
+        self,
+        members: list[Member],
+        number: int = 1,
+        length: int = LENGTH,
+        short: int = 0,
+        bits: int = 32,
+        sent: bytes = b"",
+    ) -> None:
+        self.members, self.sent = members, sent
+        self.server = Server(
+            members[0].agreement, number, range(len(members)), length, short, bits, sent
+        )
+        rng = np.random.default_rng(number)
+        self.vectors = rng.integers(0, 2**32, (len(members), length), dtype=np.uint32)
+        self.states = dict.fromkeys(range(len(members)), client.IDLE)
+        self.replies: dict[str, dict[int, bytes]] = {}
+        self.refusals: dict[int, str] = {}
+
+    def answer(self, place: int, request: bytes) -> bytes:
+        """A client's reply; its state goes through bytes, as between two processes."""
+        state, reply = client.answer(
+            self.members[place],
+            self.states[place],
+            request,
+            lambda: self.vectors[place],
+            self.sent,
+        )
+        self.states[place] = client.load(client.dump(state))
+        return reply
+
+    def stage(
+        self,
+        silent: Mapping[int, str] | None = None,
+        change: Callable[[int, bytes], bytes] = lambda _, reply: reply,
+    ) -> None:
+        """One stage: the clients that are not `silent` in it reply, and the server goes on."""
+        name = self.server.stage
+        self.replies[name] = {}
+        for place, request in self.server.requests.items():
+            if (silent or {}).get(place) == name:
+                continue
+            try:
+                reply = change(place, self.answer(place, request))
+            except Refused as error:
+                self.refusals[place] = str(error)
+                self.server.refuse(place, str(error))
+                continue
+            self.replies[name][place] = reply
+            self.server.receive(place, reply)
+        self.server.advance()
+
+    def until(self, stage: str) -> "Play":
+        """Plays on until the server waits for `stage`."""
+        while self.server.stage != stage:
+            self.stage()
+        return self
+
+    def to_the_end(self, silent: Mapping[int, str] | None = None) -> "Play":
+        while self.server.requests:
+            self.stage(silent)
+        return self
+
+    def sum_of(self, clients: Any) -> np.ndarray:
+        """What the sum should be, without any of the protocol."""
+        return self.vectors[list(clients)].sum(axis=0, dtype=np.uint32)

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole rounds: whoever drops out at whatever stage, the sum is that of those who are left."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agnosticfl.errors import BadInput
+from agnosticfl.secagg import messages, primitives
+from agnosticfl.secagg.aggregator import Server
+from agnosticfl.secagg.agreement import Agreement, member, plan_of
+from agnosticfl.secagg.messages import Refused, Revealed, pack, parse
+from tests.secagg.federation import STAGES, Play, federation
+
+
+def left_at(silent: dict[int, str], clients: int, stage: str) -> set[int]:
+    """Those who still replied at `stage`."""
+    gone = STAGES[: STAGES.index(stage) + 1]
+    return {c for c in range(clients) if silent.get(c) not in gone}
+
+
+def test_the_sum_of_all():
+    play = Play(federation(5)).to_the_end()
+    assert play.server.dropped == {}
+    assert list(play.server.survivors) == [0, 1, 2, 3, 4]
+    np.testing.assert_array_equal(play.server.total, play.sum_of(range(5)))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_one_drops_out_at_each_stage(stage: str):
+    play = Play(federation(5)).to_the_end({2: stage})
+    alive = [0, 1, 2, 3, 4] if stage in ("survivors", "unmasking") else [0, 1, 3, 4]
+    assert list(play.server.survivors) == alive
+    assert play.server.dropped == {2: f"{stage}: no reply"}
+    np.testing.assert_array_equal(play.server.total, play.sum_of(alive))
+
+
+@given(st.integers(3, 9), st.data())
+@settings(max_examples=60)
+def test_any_drops_give_the_sum_of_those_left_or_a_refusal(clients: int, data: st.DataObject):
+    drops = st.lists(
+        st.sampled_from([None, None, None, *STAGES]), min_size=clients, max_size=clients
+    )
+    silent = {c: stage for c, stage in enumerate(data.draw(drops)) if stage}
+    threshold = clients // 2 + 1  # below 20 clients no dishonest ones are reckoned with
+    shared, alive, signed, revealed = (left_at(silent, clients, s) for s in STAGES[1:])
+    # Shares of t others open what those who are gone have left behind; fewer than 3 make no sum.
+    someone_lost = shared != revealed
+    possible = (
+        len(alive) >= 3
+        and len(signed) >= threshold
+        and (len(revealed) >= threshold or not someone_lost)
+    )
+    play = Play(federation(clients))
+    if possible:
+        play.to_the_end(silent)
+        assert set(play.server.survivors) == alive
+        assert set(play.server.dropped) == set(silent)
+        np.testing.assert_array_equal(play.server.total, play.sum_of(sorted(alive)))
+    else:
+        with pytest.raises(Refused, match=r"round 1 is abandoned at [a-z ]+: \d+ "):
+            play.to_the_end(silent)
+        assert play.server.total is None
+
+
+@given(st.data())
+@settings(max_examples=2)
+def test_drops_on_the_ring(data: st.DataObject):
+    clients = 36
+    members = federation(clients)
+    k, threshold = plan_of(members[0].agreement, clients)
+    assert k < clients - 1
+    spare = k + 1 - threshold  # so many may go, wherever they stand
+    gone = data.draw(st.lists(st.integers(0, clients - 1), unique=True, max_size=spare))
+    silent = {c: data.draw(st.sampled_from(STAGES)) for c in gone}
+    play = Play(members).to_the_end(silent)
+    alive = left_at(silent, clients, "masked vectors")
+    assert set(play.server.survivors) == alive
+    np.testing.assert_array_equal(play.server.total, play.sum_of(sorted(alive)))
+
+
+def test_too_few_at_each_stage_abandon_the_round():
+    for stage in STAGES:
+        play = Play(federation(5))
+        with pytest.raises(Refused, match=f"round 1 is abandoned at {stage}"):
+            play.to_the_end({0: stage, 1: stage, 2: stage})
+
+
+def test_a_reply_that_cannot_be_used_drops_its_sender():
+    play = Play(federation(5)).until("masked vectors")
+    play.stage(change=lambda place, reply: reply[:-4] if place == 3 else reply)
+    assert "bad message" in play.server.dropped[3]
+    play.to_the_end()
+    np.testing.assert_array_equal(play.server.total, play.sum_of([0, 1, 2, 4]))
+
+
+def test_a_vector_of_another_length_drops_its_sender():
+    def shorter(place: int, reply: bytes) -> bytes:
+        sent = parse(reply, messages.Masked)
+        return pack(sent._replace(vector=sent.vector[4:])) if place == 3 else reply
+
+    play = Play(federation(5)).until("masked vectors")
+    play.stage(change=shorter)
+    assert play.server.dropped[3] == "masked vectors: the vector has 16 bytes, not 20"
+    play.to_the_end()
+    np.testing.assert_array_equal(play.server.total, play.sum_of([0, 1, 2, 4]))
+
+
+def test_a_reply_in_anothers_name_or_of_another_round_drops_its_sender():
+    members = federation(5)
+    earlier = Play(members).to_the_end()
+    play = Play(members, number=2)
+    play.server.receive(1, play.answer(0, play.server.requests[0]))
+    play.server.receive(2, earlier.replies["keys"][2])
+    assert play.server.dropped == {
+        1: "keys: Keys says it is of client 0",
+        2: "keys: Keys is of another round",
+    }
+
+
+def test_keys_that_the_roster_does_not_know_drop_their_sender():
+    members = federation(5)
+    stranger = member(
+        Agreement(
+            b"a run", [primitives.verify_key(key := primitives.signing_key()), b"b" * 32, b"c" * 32]
+        ),
+        key,
+    )
+    play = Play(members)
+    play.members = [members[0]._replace(signing_key=stranger.signing_key), *members[1:]]
+    play.stage()
+    assert play.server.dropped == {0: "keys: the signature is not that of the key in the roster"}
+
+
+def test_a_reply_is_taken_once_and_only_from_who_was_asked():
+    play = Play(federation(5)).until("masked vectors")
+    replies = {c: play.answer(c, request) for c, request in play.server.requests.items()}
+    for client, reply in [*replies.items(), (0, replies[0]), (77, replies[0])]:
+        play.server.receive(client, reply)
+    play.server.advance()
+    play.server.receive(0, replies[0])  # too late: no reply to what is being asked now
+    assert play.server.dropped == {
+        0: "survivors: bad message: it is 'Masked', where Confirmed was expected"
+    }
+    play.to_the_end()
+    np.testing.assert_array_equal(play.server.total, play.sum_of(range(5)))
+
+
+def lying(about: str, place: int):
+    """A change of replies: one client reveals what is not so."""
+
+    def change(client: int, reply: bytes) -> bytes:
+        if client != place:
+            return reply
+        sent = parse(reply, Revealed)
+        wrong = {c: bytes(16) for c in getattr(sent, about)} if about != "own_seed" else bytes(16)
+        return pack(sent._replace(**{about: wrong}))
+
+    return change
+
+
+@pytest.mark.parametrize("about", ["alive", "dead", "own_seed"])
+def test_one_who_lies_when_unmasking_does_not_change_the_sum(about: str):
+    play = Play(federation(8))
+    while play.server.stage != "unmasking":
+        play.stage({7: "masked vectors"})
+    play.stage({6: "unmasking"}, lying(about, 1))  # five honest shares of five that are needed
+    np.testing.assert_array_equal(play.server.total, play.sum_of(range(7)))
+
+
+def test_shares_that_open_nothing_abandon_the_round():
+    members = federation(3)
+    play = Play(members)
+    while play.server.stage != "unmasking":
+        play.stage()
+    with pytest.raises(Refused, match="the shares of client 2 do not give its secret"):
+        play.stage({2: "unmasking"}, lying("alive", 1))
+
+
+BAD = [
+    ({"number": 1, "cohort": [0, 1], "length": 3}, "a cohort of 2 clients; it must be 3 or more"),
+    ({"number": 1, "cohort": [0, 1, 1], "length": 3}, "each once"),
+    ({"number": 1, "cohort": [0, 1, 9], "length": 3}, "clients up to 9; the roster has 5"),
+    ({"number": 0, "cohort": [0, 1, 2], "length": 3}, "number of the secure round is 0"),
+    ({"number": 1, "cohort": [0, 1, 2], "length": 0}, "a secure sum of 0 numbers"),
+    ({"number": 1, "cohort": [0, 1, 2], "length": 3, "short": 4}, "4 of 3 numbers in 32 bits"),
+    ({"number": 1, "cohort": [0, 1, 2], "length": 3, "bits": 33}, "0 of 3 numbers in 33 bits"),
+]
+
+
+@pytest.mark.parametrize(("options", "problem"), BAD)
+def test_a_round_that_cannot_be_is_refused(options: dict, problem: str):
+    with pytest.raises(BadInput, match=problem):
+        Server(federation(5)[0].agreement, **options)
+
+
+BAD_AGREEMENTS = [
+    ({"run": b""}, "run name has 0 bytes"),
+    ({"roster": [b"short"] * 3}, "has not 32 bytes"),
+    ({"roster": [b"k" * 32] * 3}, "holds a key twice"),
+    ({"fewest": 1}, "fewest clients is 1; it must be from 2 to the 5"),
+    ({"fewest": 6}, "fewest clients is 6; it must be from 2 to the 5"),
+    ({"dishonest": 0.5}, "dishonest is 0.5"),
+    ({"dropout": -0.1}, "dropout is -0.1"),
+]
+
+
+@pytest.mark.parametrize(("change", "problem"), BAD_AGREEMENTS)
+def test_agreements_that_cannot_be_are_refused(change: dict, problem: str):
+    with pytest.raises(BadInput, match=problem):
+        Server(federation(5)[0].agreement._replace(**change), 1, range(5), 3)
+
+
+def test_a_key_that_is_not_registered_has_no_place():
+    with pytest.raises(BadInput, match="not in the roster; register it first"):
+        member(federation(3)[0].agreement, primitives.signing_key())

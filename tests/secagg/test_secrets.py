@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every byte that the server received in a round, searched for what it must not know."""
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from agnosticfl.secagg import derivation as keys
+from agnosticfl.secagg.member import State
+from agnosticfl.secagg.messages import Revealed, parse
+from tests.secagg.federation import STAGES, Play, federation
+
+MARK = b"a planted secret"  # 16 bytes: four numbers of a vector
+
+
+def searched(play: Play, upto: str = STAGES[-1]) -> bytes:
+    """All that the server received until the end of a stage."""
+    stages = STAGES[: STAGES.index(upto) + 1]
+    return b"".join(reply for s in stages for reply in play.replies.get(s, {}).values())
+
+
+def private(play: Play, client: int, state: State, round: bytes) -> dict[str, bytes]:
+    """What must never leave a client that survives."""
+    signing = play.members[client].signing_key
+    return {
+        "signing key": signing.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption()),
+        "box key": state.box_private,
+        "mask seed": state.mask_seed,
+        "mask key": keys.private_key(state.mask_seed, round),
+        "vector": play.vectors[client].tobytes(),
+    }
+
+
+@pytest.fixture(scope="module")
+def played() -> tuple[Play, dict[int, State]]:
+    """A round in which one client is lost before it sent its vector and one after; its states."""
+    play = Play(federation(6), length=64)
+    for vector in play.vectors:
+        vector[10:14] = np.frombuffer(MARK, "<u4")
+    states: dict[int, State] = {}
+    silent = {4: "masked vectors", 5: "unmasking"}
+    while play.server.requests:
+        if play.server.stage == "masked vectors":
+            states = dict(play.states)
+        play.stage(silent)
+    return play, states
+
+
+def test_the_search_finds_what_is_there(played: tuple[Play, dict[int, State]]):
+    play, states = played
+    heard = searched(play)
+    assert states[0].own_seed in heard  # revealed at the end, as it must be
+    assert len(heard) > 6 * 4 * 64
+    assert MARK in play.vectors[3].tobytes()
+
+
+def test_nothing_private_reaches_the_server(played: tuple[Play, dict[int, State]]):
+    play, states = played
+    heard = searched(play)
+    assert MARK not in heard
+    for client, state in states.items():
+        for name, secret in private(play, client, state, play.server._name).items():
+            for start in range(0, len(secret) - 15, 4):
+                assert secret[start : start + 16] not in heard, (client, name)
+
+
+def test_seeds_reach_the_server_only_when_they_may(played: tuple[Play, dict[int, State]]):
+    play, states = played
+    before = searched(play, "survivors")
+    for state in states.values():
+        assert state.own_seed not in before
+    assert states[4].own_seed not in searched(play)  # lost: its key is opened instead
+    for client in range(4):
+        for holder, pair in play.states[client].shares.items():
+            assert pair not in searched(play), (client, holder)
+
+
+def test_no_holder_reveals_both_shares_of_anyone(played: tuple[Play, dict[int, State]]):
+    play, _ = played
+    for reply in play.replies["unmasking"].values():
+        sent = parse(reply, Revealed)
+        assert not set(sent.alive) & set(sent.dead)
+        assert set(sent.dead) == {4}
+
+
+def test_what_is_left_on_a_client_after_the_round(played: tuple[Play, dict[int, State]]):
+    play, _ = played
+    assert play.states[0] == State("Setup", 1)
+
+
+def test_masked_vectors_say_nothing_of_the_vector():
+    """The same vector under masks of two rounds: equal numbers are as rare as chance has them."""
+    sent = []
+    for number in (1, 2):
+        play = Play(federation(3), number=number, length=4096)
+        play.vectors[:] = 7
+        play.until("survivors")
+        sent.append(np.frombuffer(play.replies["masked vectors"][0][-4 * 4096 :], "<u4"))
+    assert np.count_nonzero(sent[0] == sent[1]) <= 1
+    assert abs(float(np.mean(sent[0] / 2**32)) - 0.5) < 5 * (1 / 12 / 4096) ** 0.5
