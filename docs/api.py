@@ -5,6 +5,7 @@ Every public name, with its signature or fields and its own words, read from the
 """
 
 import inspect
+import json
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,8 @@ def _wrapped(shown: list[str]) -> str:
 
 def _default(value: Any) -> str:
     plain = value is None or isinstance(value, str | int | float)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
     return repr(value) if plain else "…"
 
 

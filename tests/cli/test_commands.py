@@ -97,7 +97,10 @@ def test_compare_makes_the_paper_s_table_and_report_makes_it_again(tmp_path: Pat
             ("run", "toy", "--set", "model={name='logistic', features=1, classes=2}"),
             "train data for model 'logistic': there is no feature 'y' (but x); needed: a whole",
         ),
-        (("run", "toy", "--set", "weight_rule.learning_rate=-1"), "it must be a number at least 0"),
+        (
+            ("run", "toy", "--set", "weight_rule.learning_rate=-1"),
+            "it must be a number of at least 0",
+        ),
         (
             ("run", "toy", "--algorithm", "fedavg", "--set", "weight_rule.learning_rate=1"),
             "--set weight_rule.learning_rate=1 has no effect on 'fedavg'",

@@ -2,24 +2,21 @@
 """The help of every command: clean, and with the meaning of every argument."""
 
 from collections.abc import Iterator
+from typing import Any
 
-import click
 import pytest
 import typer.main
 
 from agnosticfl.cli.commands import app
 
 
-def commands(
-    command: click.Command, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], str]]:
-    with click.Context(command, info_name=path[-1]) as context:
+def commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """A command and all that are below it, with their help. Typer may bring a Click of its own."""
+    with command.make_context(path[-1], [], resilient_parsing=True) as context:
         yield path, command.get_help(context)
-        if isinstance(command, click.Group):
+        if hasattr(command, "list_commands"):
             for name in command.list_commands(context):
-                found = command.get_command(context, name)
-                assert found is not None
-                yield from commands(found, (*path, name))
+                yield from commands(command.get_command(context, name), (*path, name))
 
 
 HELP = dict(commands(typer.main.get_command(app), ("agnosticfl",)))

@@ -46,14 +46,14 @@ def test_a_comparison_runs_what_it_was_asked_for_and_keeps_the_order_of_its_tabl
         ),
         (
             "q-fedavg", {"sets": ["algorithms.q-fedavg.options.q=-1"]},
-            "q of q-fedavg is -1; it must be a number at least 0",
+            "q of q-fedavg is -1; it must be a number of at least 0",
         ),
         ("q-fedavg", {"sets": ["algorithms.q-fedavg.options.p=1"]}, "option of q-fedavg 'p'"),
         ("q-fedavg", {"sets": ["algorithms.q-fedavg.options.q=x"]}, "is 'x'; it must be a number"),
         ("afa", {"sets": ["options.q=1"]}, "unknown option of afa 'q'"),
         (
             "fedprox", {"sets": ["algorithms.fedprox.client_optimizer.proximal=-1"]},
-            "strength of proximal of client_optimizer is -1; it must be a number at least 0",
+            "proximal of client_optimizer is -1; it must be a number of at least 0",
         ),
         ("afa", {"sets": ["local_steps=0"]}, "local_steps in task 'toy' is 0; it must be a whole"),
     ],

@@ -53,7 +53,8 @@ def test_a_table_without_a_name_means_the_default():
 
 def test_a_task_may_be_a_file(tmp_path: Path):
     file = tmp_path / "mine.toml"
-    tables = "[data]\nname='toy'\n[model]\nname='point'\n[client_optimizer]\nname='sgd'\n"
+    tables = "[data]\nname='toy'\ncentres=[0.0]\npoints=[9]\n[model]\nname='point'\n"
+    tables += "[client_optimizer]\nname='sgd'\nlearning_rate=0.1\n"
     file.write_text(f"# mine\nrounds = 3\nclients_per_round = 1\nbatch_size = 1\n{tables}")
     assert resolve(str(file)).task == "mine"
 
@@ -80,7 +81,7 @@ def test_a_task_may_be_a_file(tmp_path: Path):
         ({"sets": ["rounds.x=1"]}, "--set rounds.x: 'rounds' is not a table"),
         ({"sets": ["init_domain_weights=['a']"]}, "must be a list of numbers or left out"),
         ({"sets": ["seed=3"]}, "'seed' cannot be set here"),
-        ({"rounds": 0}, "rounds in task 'toy' is 0; it must be a whole number at least 1"),
+        ({"rounds": 0}, "rounds in task 'toy' is 0; it must be a whole number of at least 1"),
         (
             {"sets": ["algorithms.afaa.rounds=1"]},
             "algorithm in .* 'afaa'; did you mean 'afa'",
@@ -106,14 +107,17 @@ def test_bad_settings_are_refused(options: dict[str, Any], message: str):
         ("sampling={name='available', lowest=0.5, highest=0.2}", "both must be from 0 to 1"),
         (
             "sampling.over_selection=0.5",
-            "over_selection of sampling 'uniform' is 0.5; it must be a number at least 1",
+            "over_selection of sampling 'uniform' is 0.5; it must be a number of at least 1",
         ),
-        ("lanes=0", "lanes in task 'toy' is 0; it must be a whole number at least 1"),
+        ("lanes=0", "lanes in task 'toy' is 0; it must be a whole number of at least 1"),
         (
             "weight_rule.learning_rate=-1",
-            "learning_rate of weight_rule 'exponentiated_gradient' is -1; it must be a number at",
+            "learning_rate of weight_rule 'exponentiated_gradient' is -1; it must be a number of",
         ),
-        ("window_size=0", "window_size in task 'toy' is 0; it must be a whole number at least 1"),
+        (
+            "window_size=0",
+            "window_size in task 'toy' is 0; it must be a whole number of at least 1",
+        ),
         ("init_domain_weights=[1,1,0,0,0]", "domain weights sum to 2"),
     ],
 )

@@ -85,7 +85,7 @@ def test_l2_pulls_towards_zero():
     np.testing.assert_allclose(
         np.asarray(updates), [-0.1 * (1 + 0.5 * 2), -0.1 * 0.5 * -4], rtol=1e-6
     )
-    with pytest.raises(BadInput, match="strength of l2 of client_optimizer is -1"):
+    with pytest.raises(BadInput, match="l2 of client_optimizer is -1"):
         build_optimizer({"name": "sgd", "learning_rate": 0.1, "l2": -1.0}, "client_optimizer")
 
 

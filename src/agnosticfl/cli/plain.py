@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands with a plain help text.
 
-Typer escapes brackets for Rich although it prints without it, and the newest Click makes it forget
-what its arguments mean: both are put right here.
+Some versions of Typer escape brackets for Rich although they print without it, and forget what
+their arguments mean: both are put right here. Newer ones bring a Click of their own, so none is
+imported.
 """
 
 import inspect
@@ -10,7 +11,6 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-import click
 import typer
 import typer.core
 
@@ -18,14 +18,14 @@ import typer.core
 class PlainCommand(typer.core.TyperCommand):
     """A command."""
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_parameters(self, ctx, formatter)
 
 
 class PlainGroup(typer.core.TyperGroup):
     """A command with commands of its own."""
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_parameters(self, ctx, formatter)
         self.format_commands(ctx, formatter)
 
@@ -47,9 +47,7 @@ class Program(typer.Typer):
         return super().command(name, cls=PlainCommand, **options)
 
 
-def _write_parameters(
-    command: click.Command, ctx: click.Context, formatter: click.HelpFormatter
-) -> None:
+def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
     meanings = _argument_meanings(command)
     sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
     for parameter in command.get_params(ctx):
@@ -57,7 +55,7 @@ def _write_parameters(
         if record is None:
             continue
         name, text = record[0], record[1].replace("\\[", "[")
-        if not isinstance(parameter, click.Argument):
+        if parameter.param_type_name != "argument":
             sections["Options"].append((name, text))
             continue
         meaning = meanings.get(parameter.name or "", "")
@@ -69,7 +67,7 @@ def _write_parameters(
                 formatter.write_dl(records)
 
 
-def _argument_meanings(command: click.Command) -> dict[str, str]:
+def _argument_meanings(command: Any) -> dict[str, str]:
     """What the command's function says of its arguments."""
     if command.callback is None:
         return {}

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,13 @@ def found_before(out: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def saying_full_disk(out: Path) -> Generator[None]:
     """Turns whatever a library raises when the disk is full into one line about it."""
+    in_threads = threading.excepthook
+
+    def quiet(failed: threading.ExceptHookArgs) -> None:
+        if not _is_about_full_disk(failed.exc_value):  # which this thread will hear of as well
+            in_threads(failed)
+
+    threading.excepthook = quiet
     try:
         yield
     except Exception as error:
@@ -102,6 +110,8 @@ def saying_full_disk(out: Path) -> Generator[None]:
             f"no space left on the disk of {out}; the newest whole checkpoint is kept: make room"
             " and go on with --resume"
         ) from error
+    finally:
+        threading.excepthook = in_threads
 
 
 def _is_about_full_disk(error: BaseException | None) -> bool:

@@ -97,14 +97,14 @@ def _fits(make: Any, *unwanted: type[Warning]) -> bool:
     """
     if not _has_rate(make):
         return False
-    one = jnp.ones(())
+    one = jax.ShapeDtypeStruct((), jnp.float32)  # no array: JAX must not start before its processes
     try:
         with warnings.catch_warnings(), _as_jax_is_by_default():
             warnings.simplefilter("ignore")
             for category in (UserWarning, *unwanted):  # a key of random bits is missing, say
                 warnings.simplefilter("error", category)
             steps = make(learning_rate=0.1)
-            jax.eval_shape(lambda: steps.update(one, steps.init(one), one))
+            jax.eval_shape(lambda w: steps.update(w, steps.init(w), w), one)
     except Exception:  # each has its own way to ask for more
         return False
     return True
