@@ -78,21 +78,20 @@ class Registry:
                 return _loaded(point, what or self.kind)
         raise BadInput(self._unknown(name, what or self.kind))
 
-    def build(self, table: Mapping[str, Any], where: str, *given: Any) -> Any:
-        """Calls what `table` names with `given` and the table's other keys."""
-        self.check(table, where, len(given))
+    def build(self, table: Mapping[str, Any], where: str) -> Any:
+        """Calls what `table` names with the table's other keys."""
+        self.check(table, where)
         thing, options = self._of(table, where)
-        return thing(*given, **options)
+        return thing(**options)
 
-    def check(self, table: Mapping[str, Any], where: str, given: int = 0) -> None:
+    def check(self, table: Mapping[str, Any], where: str) -> None:
         """Says so if `table` names nothing, or has an option that what it names does not take.
 
         Args:
           where: the key of the task that holds the table.
-          given: how many of the first parameters are not the table's affair.
         """
         thing, options = self._of(table, where)
-        check_options(options_of(thing, given), options, f"{where} {table['name']!r}")
+        check_options(options_of(thing), options, f"{where} {table['name']!r}")
 
     def _of(self, table: Mapping[str, Any], where: str) -> tuple[Any, dict[str, Any]]:
         name = table.get("name")

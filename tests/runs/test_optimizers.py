@@ -30,8 +30,9 @@ OPTIONS: dict[str, Any] = {
 def two_steps(optimizer: optax.GradientTransformation) -> float:
     """w after a client's two steps on (3 − w)², from 1."""
     data = federated([[3.0]], [[0]], num_domains=1)
-    settings = {**OPTIONS, "clients_per_round": 1, "epochs": 2, "init_domain_count": [1]}
-    algorithm = fedavg(quadratic(1.0), data, **{**settings, "client_optimizer": optimizer})
+    settings: dict[str, Any] = {**OPTIONS, "clients_per_round": 1, "epochs": 2}
+    settings |= {"init_domain_count": [1], "client_optimizer": optimizer}
+    algorithm = fedavg(quadratic(1.0), data, **settings)
     return float(rounds(algorithm, 1)[0].params["w"])
 
 

@@ -13,7 +13,7 @@ from agnosticfl.core.precision import in_precision
 from agnosticfl.core.state import RoundInfo, ServerState
 from agnosticfl.core.tree import PyTree
 from agnosticfl.engines.base import Blocks
-from agnosticfl.methods.base import Algorithm, Parts, checked, method
+from agnosticfl.methods.base import Algorithm, Parts, method
 from agnosticfl.methods.heldout import heldout_rounds
 
 
@@ -31,7 +31,7 @@ def agnostic_fedavg(parts: Parts) -> Algorithm:
 
 def agnostic_rounds(parts: Parts) -> Algorithm:
     """The rounds of Algorithm 1; λ follows the clients who train, or held-out ones if given."""
-    if checked(parts).heldout is not None:
+    if parts.heldout is not None:
         return heldout_rounds(parts)
     engine = parts.engine_for(parts.work)
     round = in_precision(

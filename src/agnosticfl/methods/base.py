@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, overload
 
 import jax
 import optax
@@ -30,8 +30,7 @@ from agnosticfl.errors import check
 from agnosticfl.options import Option, options_of
 from agnosticfl.registry import METHODS
 
-M = TypeVar("M", bound=Callable[..., "Algorithm"])
-
+P = ParamSpec("P")
 
 # Algorithm 1's rule for λ; the default of a task's [weight_rule] is the same.
 DEFAULT_RULE: dict[str, Any] = {"name": "exponentiated_gradient", "learning_rate": 0.01}
@@ -101,12 +100,17 @@ class Parts:
     precision: str = "float32"
     local_steps: int | None = None
 
+    def __post_init__(self) -> None:
+        check(self.seed >= 0, f"seed is {self.seed}; it must be a whole number ≥ 0")
+
     @functools.cached_property
     def server_steps(self) -> optax.GradientTransformation:
+        """The server optimizer, or plain averaging."""
         return optax.sgd(1.0) if self.server_optimizer is None else self.server_optimizer
 
     @functools.cached_property
     def rule(self) -> WeightRule:
+        """The weight rule, or Algorithm 1's."""
         return weights.from_table(DEFAULT_RULE) if self.weight_rule is None else self.weight_rule
 
     @functools.cached_property
@@ -180,6 +184,42 @@ class Method(NamedTuple):
         return "target" in self.options
 
 
+class Enter(Generic[P]):
+    """What `method` gives: it enters the function that follows, `(parts, *, its own options)`.
+
+    Gives the function as Python users call it, `(model, data, its own options, *, parts)`, with the
+    method's settings as defaults and a signature that shows all of them.
+    """
+
+    def __init__(self, parts: Callable[P, Parts], entry: Callable[..., Method]):
+        self._parts, self._entry = parts, entry
+
+    @overload
+    def __call__(self, make: Callable[[Parts], Algorithm]) -> Callable[P, Algorithm]: ...
+    @overload
+    def __call__(self, make: Callable[..., Algorithm]) -> Callable[..., Algorithm]: ...
+    def __call__(self, make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
+        entry = self._entry(make=make)
+        METHODS.add(entry.name)(entry)
+        own = [
+            p.replace(kind=p.POSITIONAL_OR_KEYWORD)
+            for p in list(inspect.signature(make).parameters.values())[1:]
+        ]
+        signature = _python_signature(self._parts, own, entry.settings)
+
+        @functools.wraps(make)
+        def from_python(*args: Any, **options: Any) -> Algorithm:
+            given = signature.bind(*args, **options)
+            given.apply_defaults()
+            others = {p.name: given.arguments.pop(p.name) for p in own}
+            return make(Parts(*given.args, **given.kwargs), **others)
+
+        from_python.__signature__ = signature  # type: ignore[attr-defined]
+        from_python.__doc__ = _with_arguments(make, self._parts)
+        from_python.method = entry  # type: ignore[attr-defined]
+        return from_python
+
+
 def method(
     name: str,
     *,
@@ -191,55 +231,39 @@ def method(
     deployable: bool = False,
     is_reference: bool = False,
     paper_bytes: Callable[[ServerState, int], int] | None = None,
-) -> Callable[[Callable[..., Algorithm]], Callable[..., Algorithm]]:
-    """Enters a method, made by the function that follows: `(parts, *, its own options)`.
-
-    Gives the function as Python users call it, `(model, data, its own options, *, parts)`, with the
-    method's settings as defaults.
-    """
-
-    def enter(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
-        entry = Method(
-            name,
-            title,
-            make,
-            paper,
-            settings,
-            like,
-            parameter,
-            deployable,
-            is_reference,
-            paper_bytes,
-        )
-        METHODS.add(name)(entry)
-        return from_python(entry)
-
-    return enter
+):  # what comes back has the keywords of `Parts`, which only a checker can write down
+    """Enters a method, made by the function that follows; see `Enter` and `Method`."""
+    entry = functools.partial(
+        Method,
+        name=name,
+        title=title,
+        paper=paper,
+        settings=settings,
+        like=like,
+        parameter=parameter,
+        deployable=deployable,
+        is_reference=is_reference,
+        paper_bytes=paper_bytes,
+    )
+    return Enter(Parts, entry)
 
 
-def from_python(entry: Method) -> Callable[..., Algorithm]:
-    """The method as a function of a model, data and keywords; its signature shows all of them."""
-    own = list(inspect.signature(entry.make).parameters.values())[1:]
-    model, data, *keywords = inspect.signature(Parts).parameters.values()
-    defaults = python_defaults(entry.settings)
+def _python_signature(
+    parts: Callable[..., Parts], own: list[inspect.Parameter], settings: Mapping[str, Any]
+) -> inspect.Signature:
+    """Model and data, what only this method takes, and the parts with its settings as defaults."""
+    model, data, *keywords = inspect.signature(parts).parameters.values()
+    defaults = python_defaults(settings)
     keywords = [p.replace(default=defaults[p.name]) if p.name in defaults else p for p in keywords]
-    own = [p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in own]
-    signature = inspect.Signature([model, data, *own, *keywords], return_annotation=Algorithm)
+    return inspect.Signature([model, data, *own, *keywords], return_annotation=Algorithm)
 
-    @functools.wraps(entry.make)
-    def make(*args: Any, **options: Any) -> Algorithm:
-        given = signature.bind(*args, **options)
-        given.apply_defaults()
-        others = {p.name: given.arguments.pop(p.name) for p in own}
-        return entry.make(Parts(*given.args[:2], **given.kwargs), **others)
 
-    make.__signature__ = signature  # type: ignore[attr-defined]
-    arguments = (inspect.getdoc(Parts) or "").partition("Args:\n")[2]
-    text = inspect.getdoc(entry.make) or ""
+def _with_arguments(make: Callable[..., Algorithm], parts: Callable[..., Parts]) -> str:
+    """The method's own words, and what its parts are."""
+    text = inspect.getdoc(make) or ""
     text += "" if "Args:\n" in text else "\n\nArgs:"
-    make.__doc__ = f"{text}\n{arguments}"
-    make.method = entry  # type: ignore[attr-defined]
-    return make
+    arguments = (inspect.getdoc(parts) or "").partition("Args:\n")[2]
+    return f"{text}\n{arguments}"
 
 
 def python_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,9 +276,3 @@ def python_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
             table if "name" in table else DEFAULT_RULE | table
         )
     return values
-
-
-def checked(parts: Parts) -> Parts:
-    """Returns `parts`, or says what of them is not allowed."""
-    check(parts.seed >= 0, f"seed is {parts.seed}; it must be a whole number ≥ 0")
-    return parts

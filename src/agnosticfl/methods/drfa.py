@@ -35,7 +35,7 @@ from agnosticfl.core.tree import PyTree
 from agnosticfl.core.work import num_steps
 from agnosticfl.engines.reporters import DomainSum, reporters
 from agnosticfl.errors import check
-from agnosticfl.methods.base import Algorithm, Parts, checked, method
+from agnosticfl.methods.base import Algorithm, Parts, method
 
 OTHERS = 2**32  # added to the seed for the draw of the second exchange's clients
 
@@ -66,7 +66,7 @@ def drfa(parts: Parts) -> Algorithm:
     a client that takes fewer than t' sends its last model for the snapshot.
     """
     check(
-        checked(parts).heldout is None,
+        parts.heldout is None,
         "drfa has reports of its own, and none of held-out clients",
     )
     check(
