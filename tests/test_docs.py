@@ -56,6 +56,13 @@ def test_every_file_that_the_algorithm_page_names_is_there():
         assert (SOURCE / name).is_file(), name
 
 
+def test_the_map_names_every_file():
+    page = (ROOT / "docs" / "design.md").read_text()
+    files = [f for f in SOURCE.rglob("*.py") if f.name not in ("__init__.py", "__main__.py")]
+    missing = [str(f.relative_to(SOURCE)) for f in files if f"{f.name}`" not in page]
+    assert missing == []
+
+
 def script(name: str) -> Any:
     """The script that makes a page."""
     spec = importlib.util.spec_from_file_location(f"{name}_page", ROOT / "docs" / f"{name}.py")

@@ -10,21 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from agnosticfl import registry
 from agnosticfl.errors import BadInput
-from agnosticfl.registry import (
-    ENGINES,
-    LOADERS,
-    LOSS_TRANSFORMS,
-    METHODS,
-    METRICS,
-    MODELS,
-    SAMPLERS,
-    SOURCES,
-    TRACKERS,
-    WEIGHT_RULES,
-    WEIGHT_TRANSFORMS,
-    Registry,
-)
+from agnosticfl.registry import MODELS, Registry
 from agnosticfl.runs.records import read_records
 from tests.helpers.command_line import command
 
@@ -248,31 +236,18 @@ def test_one_file_more_inside_is_all_that_a_part_needs(tmp_path: Path):
     assert "one_more_metric" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "registry",
-    [
-        ENGINES,
-        LOADERS,
-        LOSS_TRANSFORMS,
-        METHODS,
-        METRICS,
-        MODELS,
-        SAMPLERS,
-        SOURCES,
-        TRACKERS,
-        WEIGHT_RULES,
-        WEIGHT_TRANSFORMS,
-    ],
-    ids=lambda registry: registry.kind,
-)
-def test_an_unknown_name_is_told_what_there_is_and_where_it_was_looked_for(registry: Registry):
-    names = registry.names()
+REGISTRIES = [thing for thing in vars(registry).values() if isinstance(thing, Registry)]
+
+
+@pytest.mark.parametrize("door", REGISTRIES, ids=lambda door: door.kind)
+def test_an_unknown_name_is_told_what_there_is_and_where_it_was_looked_for(door: Registry):
+    names = door.names()
     assert names
     with pytest.raises(BadInput) as error:
-        registry.get(f"{names[0]}x")
+        door.get(f"{names[0]}x")
     message = str(error.value)
-    assert f"unknown {registry.kind} '{names[0]}x'; did you mean" in message
-    assert all(name in message for name in (*names, registry.room, registry.group))
+    assert f"unknown {door.kind} '{names[0]}x'; did you mean" in message
+    assert all(name in message for name in (*names, door.room, door.group))
 
 
 @pytest.mark.parametrize(

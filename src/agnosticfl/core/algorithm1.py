@@ -9,7 +9,7 @@ others. docs/algorithm.md goes through it line by line.
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -154,22 +154,6 @@ def server_step(
 # --- procedure CLIENT -----------------------------------------------------------------------------
 
 
-class LocalStep(Protocol):
-    """`local_step`, or the same compiled."""
-
-    def __call__(
-        self,
-        work: ClientWork,
-        params: Params,
-        opt_state: PyTree,
-        batch: Batch,
-        alpha: Array,
-        beta: Array,
-        key: Array,
-        /,
-    ) -> tuple[Params, PyTree]: ...
-
-
 def client(
     work: ClientWork,
     params: Params,
@@ -178,7 +162,7 @@ def client(
     batches: Sequence[Batch],
     key: Array,
     loss_of: Callable[[Model, Params, Batch, int], Array] | None = None,
-    step: LocalStep | None = None,
+    step: Callable[..., tuple[Params, PyTree]] | None = None,
 ) -> ClientSum:
     """Procedure CLIENT(k, w, α), one batch after another.
 

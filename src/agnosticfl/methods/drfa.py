@@ -26,7 +26,7 @@ from agnosticfl.core.algorithm1 import (
 )
 from agnosticfl.core.channel import is_plain
 from agnosticfl.core.contribution import Broadcast, ClientSum, SumOverClients
-from agnosticfl.core.ledger import Bytes, added, bytes_per_report, times
+from agnosticfl.core.ledger import Bytes
 from agnosticfl.core.model import Model, Params
 from agnosticfl.core.precision import in_precision
 from agnosticfl.core.random import server_key
@@ -36,6 +36,7 @@ from agnosticfl.core.work import num_steps
 from agnosticfl.engines.reporters import DomainSum, reporters
 from agnosticfl.errors import check
 from agnosticfl.methods.base import Algorithm, Parts, method
+from agnosticfl.methods.reporting import with_reports
 
 OTHERS = 2**32  # added to the seed for the draw of the second exchange's clients
 
@@ -96,18 +97,7 @@ def drfa(parts: Parts) -> Algorithm:
         state, info, snapshot = train(state, training)
         return follow(state, info, others.domain_sum(snapshot, reporting))
 
-    def bytes_per_round(state: ServerState) -> Bytes:
-        training = times(parts.clients_per_round, bytes_of_training(state))
-        return added(training, times(others.clients_per_round, bytes_per_report(state)))
-
-    return Algorithm(
-        parts.init,
-        lambda t: (engine.cohort(t), others.cohort(t)),
-        round,
-        parts.clients_per_round,
-        bytes_per_round,
-        engine.choices,
-    )
+    return with_reports(parts, engine, others, round, bytes_of_training)
 
 
 def training_round(

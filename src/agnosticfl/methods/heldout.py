@@ -9,7 +9,7 @@ from jax import Array
 from agnosticfl.core.algorithm1 import mean_domain_loss, one_exchange, step_model, step_weights
 from agnosticfl.core.channel import is_plain
 from agnosticfl.core.contribution import ClientSum
-from agnosticfl.core.ledger import Bytes, added, bytes_per_client, bytes_per_report, times
+from agnosticfl.core.ledger import bytes_per_client
 from agnosticfl.core.precision import in_precision
 from agnosticfl.core.state import RoundInfo, ServerState
 from agnosticfl.core.tree import PyTree
@@ -17,6 +17,7 @@ from agnosticfl.engines.helpers.shards import here
 from agnosticfl.engines.reporters import DomainSum, reporters
 from agnosticfl.errors import check
 from agnosticfl.methods.base import Algorithm, Parts
+from agnosticfl.methods.reporting import with_reports
 
 
 def heldout_rounds(parts: Parts) -> Algorithm:
@@ -65,15 +66,6 @@ def heldout_rounds(parts: Parts) -> Algorithm:
         place: Any = state.domain_weights.sharding
         return follow(state, info, jax.device_put(total, place))
 
-    def bytes_per_round(state: ServerState) -> Bytes:
-        training = times(parts.clients_per_round, bytes_per_client(state, parts.way))
-        return added(training, times(others.clients_per_round, bytes_per_report(state)))
-
-    return Algorithm(
-        parts.init,
-        lambda t: (engine.cohort(t), others.cohort(t)),
-        round,
-        parts.clients_per_round,
-        bytes_per_round,
-        engine.choices,
+    return with_reports(
+        parts, engine, others, round, lambda state: bytes_per_client(state, parts.way)
     )

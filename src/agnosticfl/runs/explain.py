@@ -137,9 +137,9 @@ def _origin(layers: Sequence[Layer], dotted: str, changed: set[str]) -> str:
 
 def _shown(value: Any) -> str:
     """A value as a reader of a task knows it; TOML has no null."""
-    return (
-        "left out" if value is None else as_text(list(value) if isinstance(value, tuple) else value)
-    )
+    if value is None:
+        return "left out"
+    return as_text(list(value) if isinstance(value, tuple) else value)
 
 
 # --- all keys there are ---------------------------------------------------------------------------

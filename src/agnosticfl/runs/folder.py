@@ -9,7 +9,7 @@ import shutil
 import threading
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from agnosticfl.errors import BadInput, check
 from agnosticfl.files import read_json, write_json
@@ -24,31 +24,43 @@ LOCK = "run.lock"
 
 @contextlib.contextmanager
 def locked(out: Path) -> Generator[None]:
-    """Keeps every other process out of the folder while the block runs."""
-    if not processes.is_first():
+    """Keeps every other run out of the folder while the block runs; process 0 holds the lock."""
+    held: list[TextIO] = []
+    made: list[Path] = []
+
+    def take() -> bool:
+        check(not out.exists() or out.is_dir(), f"{out} is not a folder")
+        made.extend(place for place in (out, *out.parents) if not place.exists())
+        out.mkdir(parents=True, exist_ok=True)
+        held.append(_lock(out))
+        return True
+
+    processes.from_first(take)
+    try:
         yield
-        return
-    check(not out.exists() or out.is_dir(), f"{out} is not a folder")
-    made = [place for place in (out, *out.parents) if not place.exists()]
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / LOCK).open("a+", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            owner = lock.read().strip() or "unknown"
-            raise BadInput(f"{out} is being written by another process (pid {owner})") from None
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        try:
-            yield
-        finally:
+    finally:
+        for lock in held:
             # The file of a run stays: whoever removed it might lock another one than the others.
             lock.truncate(0)
             if not (out / "config.json").exists():
                 (out / LOCK).unlink()
                 _remove_empty(made)
+            lock.close()
+
+
+def _lock(out: Path) -> TextIO:
+    lock = (out / LOCK).open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with lock:
+            lock.seek(0)
+            owner = lock.read().strip() or "unknown"
+        raise BadInput(f"{out} is being written by another process (pid {owner})") from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
