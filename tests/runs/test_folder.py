@@ -212,7 +212,7 @@ def test_a_run_that_learns_says_nothing(tmp_path: Path):
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(place)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(place)]
     if os.geteuid() or subprocess.run(command, check=False, capture_output=True).returncode:
         pytest.skip("needs the right to mount a small disk")
     yield place

@@ -257,9 +257,9 @@ def _row(name: str, runs: list[Run], known: dict[str, list[str]], higher: dict[s
 
 def _known_domains(runs: Sequence[Run], metric: str) -> list[str]:
     """The domains of which any run has a value; if all runs diverged, all with test examples."""
-    test, examples = [run.summary["test"] for run in runs], runs[0].summary["examples"]["test"]
+    test = [run.summary["test"] for run in runs]
     known = [d for d in test[0] if any(results[d][metric] is not None for results in test)]
-    return known or [domain for domain, number in examples.items() if number > 0]
+    return known or [d for d, number in runs[0].summary["examples"]["test"].items() if number > 0]
 
 
 def _difference(means: Sequence[float]) -> float:

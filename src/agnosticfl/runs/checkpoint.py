@@ -8,7 +8,9 @@ A checkpoint is written beside its place and renamed, so it is there whole or no
 was damaged later does not fit its manifest, and the one before it is used.
 """
 
+import errno
 import hashlib
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +19,12 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from agnosticfl.core import tree
 from agnosticfl.core.state import ServerState
 from agnosticfl.files import read_json, sync, write_json
 
 KEPT = 3  # the newest ones; the others are deleted
+SPARE = 2**18  # bytes that must be free beside a checkpoint's own
 
 
 def save(folder: Path, state: ServerState) -> None:
@@ -30,6 +34,7 @@ def save(folder: Path, state: ServerState) -> None:
     temporary, place = folder / f".{name}.tmp", folder / name
     for leftover in (*folder.glob(".*.tmp"), place):
         shutil.rmtree(leftover, ignore_errors=True)
+    _check_room(folder, state)
     with _checkpointer() as checkpointer:
         target = (temporary / "state").resolve()  # Orbax wants it absolute
         arrays = _by_name(jax.device_get(state))
@@ -39,6 +44,13 @@ def save(folder: Path, state: ServerState) -> None:
     sync(folder)
     for old in _rounds(folder)[:-KEPT]:
         shutil.rmtree(old)
+
+
+def _check_room(folder: Path, state: ServerState) -> None:
+    """Orbax says in many words of many threads that a disk is full: it is not let get that far."""
+    needed = 2 * tree.num_bytes(state) + SPARE
+    if shutil.disk_usage(folder).free < needed:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def restore(folder: Path, like: ServerState, say: Callable[[str], Any]) -> ServerState | None:
