@@ -70,9 +70,15 @@ def digest_of(splits: Splits) -> str:
             arrays = {**data.examples, "/domain": data.domain, "/offsets": data.offsets}
             for key, array in sorted(arrays.items()):
                 total.update(repr((name, key, array.dtype.str, array.shape)).encode())
-                total.update(np.ascontiguousarray(array).data)
+                total.update(_content(array))
             total.update(repr((name, data.domains)).encode())
     return total.hexdigest()
+
+
+def _content(array: np.ndarray) -> memoryview | bytes:
+    """The numbers of an array as they lie in memory; of anything else, what it prints as."""
+    plain = array.dtype.kind in "biufc"
+    return np.ascontiguousarray(array).data if plain else repr(array.tolist()).encode()
 
 
 def as_splits(
