@@ -141,7 +141,7 @@ def _keyboard(clients: int, **options: Any) -> Algorithm:
 
 
 def _timed(algorithm: Algorithm, rounds: int) -> tuple[float, float]:
-    """Median seconds and mean examples a round."""
+    """Median seconds and mean examples per round."""
     state, each, examples = algorithm.init(), list[float](), list[float]()
     for t in range(1, rounds + 2):
         started = time.perf_counter()

@@ -13,8 +13,8 @@ leave the range of 32 bits. M is the largest power of two that as many clients c
 `update`, `examples` and `loss` are the client's bounds (`bounds.Bounds`). β^k ≤ N^k makes them
 enough, which is why this channel wants α with 1 as its largest entry.
 
-`few_bits` is its sibling, in which β^k Δ^k is rotated and has 8 or 4 bits a number, and those that
-their sum needs.
+`few_bits` is its sibling, in which β^k Δ^k is rotated and has 8 or 4 bits per number, and those
+that their sum needs.
 """
 
 import math
@@ -99,7 +99,7 @@ def in_fixed_point(clients: int, bounds: Bounds | None = None) -> ChannelBuilder
 
 
 def few_bits(clients: int, bits: int, bounds: Bounds | None = None) -> ChannelBuilder:
-    """The same with an update of `bits` + ⌈log₂ clients⌉ bits a number.
+    """The same with an update of `bits` + ⌈log₂ clients⌉ bits per number.
 
     Levels can be added while masked if they mean the same for all. So all clients rotate alike
     (`compression.rotated`), and have one range, from −R to R with R = 5 ℓ / √2^n. ℓ is the mean of

@@ -104,7 +104,7 @@ def day_and_night(
     needed = 1 if client_domain is None else int(client_domain.max()) + 1
     check(
         len(peaks) == needed,
-        f"{len(peaks)} peak hours were given, but {needed} needed: one a domain",
+        f"{len(peaks)} peak hours were given, but {needed} needed: one per domain",
     )
 
     def chance(hour: float, clients: np.ndarray) -> np.ndarray:

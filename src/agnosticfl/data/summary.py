@@ -28,7 +28,7 @@ class SplitSummary(NamedTuple):
     clients: int
     examples: int
     several_domains: int  # clients that have examples of more than one domain
-    size_quantiles: Mapping[str, float]  # of examples a client
+    size_quantiles: Mapping[str, float]  # of examples per client
     domains: Mapping[str, DomainSummary]
 
 
@@ -72,7 +72,7 @@ def plot(store: Store, summary: Mapping[str, SplitSummary], file: Path) -> None:
         right.hist(sizes, bins=edges.tolist(), histtype="step", label=name)
     left.set(title=f"{store.meta.name}: examples by domain", yscale="log")
     left.set_xticks(place, store.meta.domains)
-    right.set(title="clients by size", xlabel="examples a client", xscale="log", yscale="log")
+    right.set(title="clients by size", xlabel="examples per client", xscale="log", yscale="log")
     left.legend()
     figure.savefig(file, dpi=120)
 

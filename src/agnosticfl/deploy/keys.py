@@ -92,7 +92,7 @@ def read_signing_key(path: Path) -> ed25519.Ed25519PrivateKey:
 
 
 def read_roster(path: Path) -> tuple[bytes, ...]:
-    """The public signing keys of all clients, one a line as OpenSSH writes them, in their order."""
+    """The public signing keys of all clients, one per line as OpenSSH writes them, in order."""
     keys: list[bytes] = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         if not line.strip():

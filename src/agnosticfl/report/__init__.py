@@ -17,7 +17,7 @@ __all__ = ["Comparison", "tables", "terminal", "write_report"]
 
 
 def tables(comparison: Comparison) -> list[Grid]:
-    """What came out, one table a metric, and what it cost to be as good as FedAvg."""
+    """What came out, one table per metric, and what it cost to be as good as FedAvg."""
     return [*results(comparison), *costs(comparison)]
 
 

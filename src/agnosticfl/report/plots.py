@@ -55,7 +55,7 @@ class Line(NamedTuple):
 
     label: str
     number: int  # chooses colour and dashes, so that an algorithm keeps its own from plot to plot
-    x: list[np.ndarray]  # one a seed
+    x: list[np.ndarray]  # one per seed
     y: list[np.ndarray]
 
 
@@ -260,7 +260,7 @@ def _counts(comparison: Comparison) -> Plot:
     means = [mean for line in lines if (mean := float(np.mean(line.y))) > 0]
     uneven = max(means, default=1) > 20 * min(means, default=1)
     caption = f"Examples of each domain in a round over rounds, {row.title}"
-    return _plot("counts", caption, [Panel("", "examples a round", lines, log=uneven)])
+    return _plot("counts", caption, [Panel("", "examples per round", lines, log=uneven)])
 
 
 def _by_domain(comparison: Comparison, row: Row, name: str) -> list[Line]:

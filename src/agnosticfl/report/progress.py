@@ -26,7 +26,7 @@ class Progress(NamedTuple):
 
     metric: str
     where: str  # on whose examples
-    curves: dict[str, list[Curve]]  # algorithm's title -> one a seed; without those not measured
+    curves: dict[str, list[Curve]]  # algorithm's title -> one per seed; without those not measured
 
 
 class Reach(NamedTuple):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads FedJAX's SQLite files: one row a client, its examples as zlib(msgpack(name -> array)).
+"""Reads FedJAX's SQLite files: one row per client, its examples as zlib(msgpack(name -> array)).
 
 FedJAX packs arrays as msgpack extensions: 1 is an array (shape, dtype name, bytes in C order), 3 a
 scalar in the same form, 4 an array of byte strings (shape, list).

@@ -164,7 +164,7 @@ def _from_arrays(arrays: Mapping[str, Any]) -> Any:
 def _column(values: np.ndarray) -> Any:
     """An array [n, ...] as a column of n numbers, texts or nested lists of fixed sizes."""
     if values.ndim == 0:
-        raise ValueError("an array has no rows; one row an example is needed")
+        raise ValueError("an array has no rows; one row per example is needed")
     column = pa.array(values.reshape(-1))
     for size in reversed(values.shape[1:]):
         column = pa.FixedSizeListArray.from_arrays(column, size)

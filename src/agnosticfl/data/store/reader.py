@@ -3,7 +3,7 @@
 
     meta.json              names, schema, counts, licence, size and SHA-256 of every other file
     vocabulary.json        text only: the word of each token id
-    <split>/examples.arrow one column a feature, one row an example, a client's rows adjacent
+    <split>/examples.arrow one column per feature, one row per example, a client's rows adjacent
     <split>/domain.arrow   the domain of each example
     <split>/offsets.arrow  client k holds the rows offsets[k] … offsets[k+1]−1
     <split>/clients.arrow  the id of each client, in the order of their UTF-8 bytes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client's side of secure rounds over Flower: its keys, its memory, and one answer a message.
+"""A client's side of secure rounds over Flower: its keys, its memory, and one answer per message.
 
 Every message is worked on by a process of its own, so what a client must not forget within a round
 lies in a file, which is on the disc before the answer leaves: a client that was killed in between

@@ -36,7 +36,7 @@ def client_stats(
 
 
 def loss_by_steps(model: Model, num_domains: int) -> Callable[..., Array]:
-    """`(w, pool, cohort, batches) -> [c, p]`, the L^k_i: as above, but a compiled call a batch."""
+    """`(w, pool, cohort, batches) -> [c, p]`, the L^k_i: as above, one compiled call per batch."""
 
     @jax.jit
     def add(loss: Array, params: Params, pool: Pool, cohort: Plan, number: int) -> Array:

@@ -52,8 +52,8 @@ def over_time(unit: Unit, recurrent: Array, projection: Array | None, z: Array) 
       z: [T, n, gates × hidden].
 
     Its gradient is that of the formulas, with two differences in how it is computed. Those of U and
-    P are one product each over all time steps, because one a step would write as many numbers as U
-    has each time. And of a unit's work only U h and c are kept; the rest is computed again.
+    P are one product each over all time steps, because one per step would write as many numbers as
+    U has each time. And of a unit's work only U h and c are kept; the rest is computed again.
     """
     return _layer(unit, recurrent, projection, z)
 
