@@ -17,7 +17,7 @@ from agnosticfl.options import NEEDED
 from agnosticfl.report import write_report
 from agnosticfl.runs import checkpoint
 from agnosticfl.runs.build import Built, assemble, build_engine
-from agnosticfl.runs.compare import ORDER
+from agnosticfl.runs.compare import ORDER, run_folder
 from agnosticfl.runs.config import Config, config_keys
 from agnosticfl.runs.resolve import GIVEN, NOT_OF_A_TASK, find_method, resolve
 from agnosticfl.runs.run import run
@@ -74,7 +74,7 @@ def study(
 
     wanted = {name: [config(name, seed) for seed in range(seeds)] for name in algorithms}
     trained = {
-        name: [_trained(each, model, data, out / f"{name}-seed{each.seed}") for each in configs]
+        name: [_trained(each, model, data, out / run_folder(each)) for each in configs]
         for name, configs in wanted.items()
     }
     write_json(out / ORDER, {"algorithms": list(algorithms)})
