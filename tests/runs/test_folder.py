@@ -88,7 +88,9 @@ def test_a_run_that_crashed_before_its_first_checkpoint_does_not_block_its_folde
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     assert (out / "config.json").exists()
-    run(toy(5, "client_optimizer.learning_rate=0.01"), out)
+    said: list[str] = []
+    run(toy(5, "client_optimizer.learning_rate=0.01"), out, say=said.append)
+    assert said == [f"{out} held a run that ended before its first checkpoint: starting anew"]
     assert len(read_records(out)) == 5
 
 

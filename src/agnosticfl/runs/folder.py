@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -71,14 +71,19 @@ def _remove_empty(folders: Sequence[Path]) -> None:
         folder.rmdir()
 
 
-def open_folder(built: Built, out: Path, resume: bool, overwrite: bool) -> bool:
+def open_folder(
+    built: Built, out: Path, resume: bool, overwrite: bool, say: Callable[[str], Any]
+) -> bool:
     """Makes the folder ready, or makes sure that what is in it belongs to this configuration.
 
     Returns whether the run in it is complete.
     """
     new = as_table(built.config)
     there = (out / "config.json").exists()
-    if there and (overwrite or (not resume and _never_got_far(out))):
+    if there and not (resume or overwrite) and _never_got_far(out):
+        say(f"{out} held a run that ended before its first checkpoint: starting anew")
+        overwrite = True
+    if there and overwrite:
         _clear(out)
         there = False
     if there:

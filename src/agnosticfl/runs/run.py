@@ -75,7 +75,7 @@ def run(
         built = make_built(config, found.get("lanes"), tuner)
         look = _lookout(built)
         state = built.algorithm.init()
-        complete = processes.from_first(lambda: open_folder(built, out, resume, overwrite))
+        complete = processes.from_first(lambda: open_folder(built, out, resume, overwrite, say))
         if complete:
             say(f"{out} is complete already")
             return processes.from_first(lambda: read_json(out / "summary.json"))
