@@ -10,6 +10,8 @@ import types
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import optax
 import pytest
 
 import agnosticfl
@@ -141,6 +143,30 @@ def test_methods_show_what_they_are_made_from_and_their_own_defaults():
     assert (afa["normalisation"].default, fedavg["normalisation"].default) == ("client", "batch")
     for method in (agnosticfl.agnostic_fedavg, agnosticfl.fedavg):
         assert "client_optimizer: local steps with rate γ_w" in str(method.__doc__)
+
+
+def test_what_a_method_is_made_from_has_public_names():
+    afl = agnosticfl
+    data = afl.from_arrays(
+        {"x": np.arange(24, dtype=np.float32)}, np.arange(24) // 4, np.arange(24) % 2
+    )
+    algorithm = afl.agnostic_fedavg(
+        afl.models.point(),
+        data,
+        clients_per_round=3,
+        batch_size=2,
+        client_optimizer=optax.sgd(0.01),
+        engine=afl.engines.padded_engine,
+        channel=afl.channels.compressed(bits=8),
+        cohorts=afl.uniform_cohorts(over_selection=1.5),
+        weight_rule=afl.weights.chain(
+            afl.weights.normalised(), afl.exponentiated_gradient(0.1), afl.weights.mixed(0.1)
+        ),
+    )
+    state, info = algorithm.round(algorithm.init(), algorithm.cohort(1))
+    assert int(state.round) == 1
+    assert float(info.domain_count.sum()) == 12
+    assert dict(algorithm.choices) == {"engine": "padded"}
 
 
 def test_study_shows_the_keys_of_a_task():
