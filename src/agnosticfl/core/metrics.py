@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from agnosticfl.core.tokens import EOS, FIRST_WORD, PAD
-from agnosticfl.errors import check, choose
+from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.registry import METRICS
 
 
@@ -86,12 +86,13 @@ def reading(name: str, own: Iterable[tuple[str, Reading]] = ()) -> Reading:
     for known, how in own:
         if known == name:
             return how
-    check(
-        name in METRICS.names(),
-        f"nobody says whether a higher {name!r} is better; give the model"
-        f" higher_is_better={{{name!r}: True}} or False",
-    )
-    return METRICS.get(name).reading
+    try:
+        return METRICS.get(name).reading
+    except BadInput:
+        raise BadInput(
+            f"nobody says whether a higher {name!r} is better; give the model"
+            f" higher_is_better={{{name!r}: True}} or False"
+        ) from None
 
 
 @metric("accuracy", of="labels", higher_is_better=True)
