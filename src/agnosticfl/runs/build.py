@@ -50,8 +50,8 @@ def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) 
       lanes: what was found for this run before, where the configuration does not say.
       tuner: how to find it otherwise; by a rule if None.
     """
+    model: Model = MODELS.build(config.model, "model")  # first: data may take a while
     data: Splits = SOURCES.build(config.data, "data")
-    model: Model = MODELS.build(config.model, "model")
     return assemble(config, model, data, build_engine(config, lanes, tuner))
 
 
