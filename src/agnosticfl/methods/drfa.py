@@ -19,10 +19,8 @@ from jax import Array
 from agnosticfl.core import tree
 from agnosticfl.core.algorithm1 import (
     domain_scaling,
-    mean_domain_loss,
     mean_update,
     step_model,
-    step_weights,
 )
 from agnosticfl.core.channel import is_plain
 from agnosticfl.core.contribution import Broadcast, ClientSum, SumOverClients
@@ -33,10 +31,10 @@ from agnosticfl.core.random import server_key
 from agnosticfl.core.state import RoundInfo, ServerState
 from agnosticfl.core.tree import PyTree
 from agnosticfl.core.work import num_steps
-from agnosticfl.engines.reporters import DomainSum, reporters
+from agnosticfl.engines.reporters import reporters
 from agnosticfl.errors import check
 from agnosticfl.methods.base import Algorithm, Parts, method
-from agnosticfl.methods.reporting import with_reports
+from agnosticfl.methods.reporting import moved_by_reports, with_reports
 
 OTHERS = 2**32  # added to the seed for the draw of the second exchange's clients
 
@@ -84,18 +82,13 @@ def drfa(parts: Parts) -> Algorithm:
     train = training_round(parts, engine.sum_over_clients, max(steps, 1))
     train = engine.compile(in_precision(train, parts.precision))
 
-    @jax.jit
-    def follow(
-        state: ServerState, info: RoundInfo, total: DomainSum
-    ) -> tuple[ServerState, RoundInfo]:
-        loss = mean_domain_loss(*total)
-        state = step_weights(parts.rule, state, loss, total.domain_count)
-        return state, info._replace(domain_weights=state.domain_weights, mean_domain_loss=loss)
+    move = moved_by_reports(parts.rule)
 
     def round(state: ServerState, cohorts: tuple[PyTree, PyTree]) -> tuple[ServerState, RoundInfo]:
         training, reporting = cohorts
         state, info, snapshot = train(state, training)
-        return follow(state, info, others.domain_sum(snapshot, reporting))
+        state, info, loss = move(state, info, others.domain_sum(snapshot, reporting))
+        return state, info._replace(mean_domain_loss=loss)
 
     return with_reports(parts, engine, others, round, bytes_of_training)
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax import Array
 
-from agnosticfl.core.algorithm1 import mean_domain_loss, one_exchange, step_model, step_weights
+from agnosticfl.core.algorithm1 import one_exchange, step_model
 from agnosticfl.core.channel import is_plain
 from agnosticfl.core.contribution import ClientSum
 from agnosticfl.core.ledger import bytes_per_client
@@ -14,10 +14,10 @@ from agnosticfl.core.precision import in_precision
 from agnosticfl.core.state import RoundInfo, ServerState
 from agnosticfl.core.tree import PyTree
 from agnosticfl.engines.helpers.shards import here
-from agnosticfl.engines.reporters import DomainSum, reporters
+from agnosticfl.engines.reporters import reporters
 from agnosticfl.errors import check
 from agnosticfl.methods.base import Algorithm, Parts
-from agnosticfl.methods.reporting import with_reports
+from agnosticfl.methods.reporting import moved_by_reports, with_reports
 
 
 def heldout_rounds(parts: Parts) -> Algorithm:
@@ -45,18 +45,7 @@ def heldout_rounds(parts: Parts) -> Algorithm:
     train = one_exchange(engine.sum_over_clients, after_sum, parts.way, seed)
     train = engine.compile(in_precision(train, parts.precision))
 
-    @jax.jit
-    def follow(
-        state: ServerState, info: RoundInfo, total: DomainSum
-    ) -> tuple[ServerState, RoundInfo]:
-        loss = mean_domain_loss(*total)
-        state = step_weights(parts.rule, state, loss, total.domain_count)
-        info = info._replace(
-            domain_weights=state.domain_weights,
-            heldout_loss=loss,
-            heldout_count=total.domain_count,
-        )
-        return state, info
+    move = moved_by_reports(parts.rule)
 
     def round(state: ServerState, cohorts: tuple[PyTree, PyTree]) -> tuple[ServerState, RoundInfo]:
         training, reporting = cohorts
@@ -64,7 +53,9 @@ def heldout_rounds(parts: Parts) -> Algorithm:
         state, info = train(state, training)
         # Several devices may hold the state; what one of them measured joins it there.
         place: Any = state.domain_weights.sharding
-        return follow(state, info, jax.device_put(total, place))
+        total = jax.device_put(total, place)
+        state, info, loss = move(state, info, total)
+        return state, info._replace(heldout_loss=loss, heldout_count=total.domain_count)
 
     return with_reports(
         parts, engine, others, round, lambda state: bytes_per_client(state, parts.way)

@@ -3,12 +3,33 @@
 
 from collections.abc import Callable
 
+import jax
+from jax import Array
+
+from agnosticfl.core.algorithm1 import mean_domain_loss, step_weights
 from agnosticfl.core.ledger import Bytes, added, bytes_per_report, times
 from agnosticfl.core.state import RoundInfo, ServerState
 from agnosticfl.core.tree import PyTree
+from agnosticfl.core.weight_rule import WeightRule
 from agnosticfl.engines.base import Engine
-from agnosticfl.engines.reporters import Reporters
+from agnosticfl.engines.reporters import DomainSum, Reporters
 from agnosticfl.methods.base import Algorithm, Parts
+
+
+def moved_by_reports(
+    weight_rule: WeightRule,
+) -> Callable[[ServerState, RoundInfo, DomainSum], tuple[ServerState, RoundInfo, Array]]:
+    """(state, info, what was reported) -> both with λ_t, and the mean losses that moved it."""
+
+    @jax.jit
+    def move(
+        state: ServerState, info: RoundInfo, total: DomainSum
+    ) -> tuple[ServerState, RoundInfo, Array]:
+        loss = mean_domain_loss(*total)
+        state = step_weights(weight_rule, state, loss, total.domain_count)
+        return state, info._replace(domain_weights=state.domain_weights), loss
+
+    return move
 
 
 def with_reports(
