@@ -4,9 +4,13 @@
 import contextlib
 import difflib
 import importlib
+import re
 import sys
 from collections.abc import Generator, Iterable
 from typing import Any
+
+# What JAX says of memory, on a CPU or on an accelerator.
+NO_MEMORY = re.compile("out of memory|RESOURCE_EXHAUSTED", re.IGNORECASE)
 
 
 class BadInput(ValueError):
@@ -49,3 +53,9 @@ def one_line_errors() -> Generator[None]:
     except (BadInput, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2 if isinstance(error, BadInput) else 1)
+    except (MemoryError, RuntimeError) as error:  # JAX's are of the second kind
+        if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
+            raise
+        reason = str(error).partition("\n")[0]
+        sys.stderr.write(f"error: no memory left for this model or data: {reason}\n")
+        sys.exit(1)

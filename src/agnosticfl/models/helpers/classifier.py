@@ -30,7 +30,10 @@ def classifier(
       names: of its metrics.
     """
     chosen = named_metrics(names, "labels")
-    check(classes >= 1, f"classes of a classifier is {classes}; it must be at least 1")
+    check(
+        1 <= classes < 2**31,  # labels are int32
+        f"classes of a classifier is {classes}; it must be from 1 to {2**31 - 1}",
+    )
     text = f"a whole number from 0 to {classes - 1} (classes = {classes})"
     y = Need("y", text, lambda shape: shape == (), classes)
 
