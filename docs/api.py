@@ -19,7 +19,8 @@ SECTIONS = {
     "Data": ("from_arrays", "split_frame", "FederatedData", "Splits", "Source"),
     "Models": ("models", "from_functions", "from_nnx", "from_linen", "from_equinox", "Model"),
     "Metrics and evaluation": (
-        "evaluator", "full_evaluator", "worst_domain", "some_clients", "metric", "Metric", "Mean",
+        "evaluator", "full_evaluator", "worst_domain", "some_clients", "metric", "exact_metric",
+        "Metric", "Mean",
     ),
     "Rules for λ": (
         "weights", "exponentiated_gradient", "proportional", "fixed", "WeightRule", "DomainStats",

@@ -206,7 +206,7 @@ from agnosticfl.registry import LOADERS
 def load(sources=(), *, clients: int = 30):
     return synthetic(clients=clients)
 ''',
-    "core/metrics.py": '''
+    "core/metrics/labels.py": '''
 @metric("one_more_metric", of="labels", higher_is_better=True)
 def one_more(logits, label):
     return accuracy(logits, label)

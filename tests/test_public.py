@@ -50,6 +50,7 @@ def test_public_names_are_these_and_no_others():
         "drfa",
         "engines",
         "evaluator",
+        "exact_metric",
         "exponentiated_gradient",
         "fedavg",
         "fedavg_target",

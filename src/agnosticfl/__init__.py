@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from agnosticfl.core.federated import from_arrays as from_arrays
     from agnosticfl.core.metrics import Mean as Mean
     from agnosticfl.core.metrics import Metric as Metric
+    from agnosticfl.core.metrics import exact_metric as exact_metric
     from agnosticfl.core.metrics import metric as metric
     from agnosticfl.core.model import Model as Model
     from agnosticfl.core.model import from_functions as from_functions
@@ -74,7 +75,7 @@ _PLACES = {
     "core.contribution": ("Broadcast", "ClientSum", "SumOverClients"),
     "core.evaluate": ("evaluator", "full_evaluator", "some_clients", "worst_domain"),
     "core.federated": ("FederatedData", "Splits", "from_arrays"),
-    "core.metrics": ("Mean", "Metric", "metric"),
+    "core.metrics": ("Mean", "Metric", "exact_metric", "metric"),
     "core.model": ("Model", "from_functions"),
     "core.sampling": ("Sampler",),
     "core.state": ("RoundInfo", "ServerState"),

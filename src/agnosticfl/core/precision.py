@@ -38,9 +38,11 @@ def in_precision(function: Callable[P, R], precision: str) -> Callable[P, R]:
 
 def model_in_precision(model: Model, precision: str) -> Model:
     """`model` as evaluation calls it."""
+    forward = model.forward
     return model._replace(
         per_example_loss=in_precision(model.per_example_loss, precision),
         per_example_metrics=in_precision(model.per_example_metrics, precision),
+        forward=None if forward is None else in_precision(forward, precision),
     )
 
 

@@ -2,15 +2,23 @@
 """A model from a module of a neural-network library."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import jax
 from jax import Array
 
-from agnosticfl.core.metrics import Mean
-from agnosticfl.core.model import Examples, Model, Params, no_metrics, own_readings
+from agnosticfl.core.metrics import Mean, Outputs
+from agnosticfl.core.model import (
+    Examples,
+    Model,
+    Params,
+    label,
+    no_metrics,
+    own_readings,
+    with_forward,
+)
 from agnosticfl.errors import check, require
 
 
@@ -19,6 +27,11 @@ def from_nnx(
     per_example_loss: Callable[[Any, Examples], Array],
     per_example_metrics: Callable[[Any, Examples], Mapping[str, Mean]] = no_metrics,
     higher_is_better: Mapping[str, bool] = MappingProxyType({}),
+    *,
+    forward: Callable[[Any, Examples], Array] | None = None,
+    outputs: Outputs = "labels",
+    wanted: Callable[[Examples], Array] = label,
+    metrics: Sequence[str] = (),
 ) -> Model:
     """A model from a Flax NNX module.
 
@@ -28,6 +41,11 @@ def from_nnx(
         (dropout on) or evaluation mode.
       per_example_metrics: `(module, examples) -> {name: Mean}`, in evaluation mode.
       higher_is_better: for each metric of one's own, which way is better.
+      forward: `(module, examples) -> outputs`, what the module says, in evaluation mode.
+      outputs: what forward gives: `"labels"`, logits [n, K]; `"values"`, numbers [n]; `"tokens"`,
+        logits [n, T, K + 4].
+      wanted: `examples -> array`, what the outputs are compared with; default the feature `y`.
+      metrics: names of metrics, measured from what forward gives.
     """
     from flax import nnx  # here, so that the core needs no neural-network library
 
@@ -50,12 +68,16 @@ def from_nnx(
         (module.eval if key is None else module.train)()
         return module
 
-    return Model(
+    def evaluated(function: Callable[[Any, Examples], Any]) -> Callable[[Params, Examples], Any]:
+        return lambda params, examples: function(module_with(params, None), examples)
+
+    model = Model(
         init,
         lambda params, examples, key: per_example_loss(module_with(params, key), examples),
-        lambda params, examples: per_example_metrics(module_with(params, None), examples),
+        evaluated(per_example_metrics),
         readings=own_readings(higher_is_better),
     )
+    return with_forward(model, forward and evaluated(forward), outputs, wanted, metrics)
 
 
 def from_linen(
@@ -64,6 +86,11 @@ def from_linen(
     per_example_loss: Callable[[Any, Examples], Array],
     per_example_metrics: Callable[[Any, Examples], Mapping[str, Mean]] = no_metrics,
     higher_is_better: Mapping[str, bool] = MappingProxyType({}),
+    *,
+    forward: Callable[[Any, Examples], Array] | None = None,
+    outputs: Outputs = "labels",
+    wanted: Callable[[Examples], Array] = label,
+    metrics: Sequence[str] = (),
 ) -> Model:
     """A model from a Flax Linen module.
 
@@ -75,6 +102,11 @@ def from_linen(
       per_example_loss: `(module, examples) -> [n]`, called with the module bound to its parameters.
       per_example_metrics: `(module, examples) -> {name: Mean}`, in evaluation.
       higher_is_better: for each metric of one's own, which way is better.
+      forward: `(module, examples) -> outputs`, what the module says, in evaluation.
+      outputs: what forward gives: `"labels"`, logits [n, K]; `"values"`, numbers [n]; `"tokens"`,
+        logits [n, T, K + 4].
+      wanted: `examples -> array`, what the outputs are compared with; default the feature `y`.
+      metrics: names of metrics, measured from what forward gives.
     """
     from flax import linen
 
@@ -97,12 +129,14 @@ def from_linen(
         rngs = None if key is None else {"dropout": key}
         return call({"params": params}, examples, rngs=rngs)
 
-    def metrics(params: Params, examples: Examples) -> Mapping[str, Mean]:
-        call = linen.apply(per_example_metrics, in_mode(deterministic=True))
-        return call({"params": params}, examples)
+    def evaluated(function: Callable[[Any, Examples], Any]) -> Callable[[Params, Examples], Any]:
+        call = linen.apply(function, in_mode(deterministic=True))
+        return lambda params, examples: call({"params": params}, examples)
 
     readings = own_readings(higher_is_better)
-    return Model(lambda key: variables(key)["params"], loss, metrics, readings=readings)
+    own_metrics = evaluated(per_example_metrics)
+    model = Model(lambda key: variables(key)["params"], loss, own_metrics, readings=readings)
+    return with_forward(model, forward and evaluated(forward), outputs, wanted, metrics)
 
 
 def from_equinox(
@@ -110,6 +144,11 @@ def from_equinox(
     per_example_loss: Callable[[Any, Examples, Array | None], Array],
     per_example_metrics: Callable[[Any, Examples], Mapping[str, Mean]] = no_metrics,
     higher_is_better: Mapping[str, bool] = MappingProxyType({}),
+    *,
+    forward: Callable[[Any, Examples], Array] | None = None,
+    outputs: Outputs = "labels",
+    wanted: Callable[[Examples], Array] = label,
+    metrics: Sequence[str] = (),
 ) -> Model:
     """A model from an Equinox module.
 
@@ -120,6 +159,11 @@ def from_equinox(
         mode. Layers take one example: `jax.vmap(module)(x, key=keys)`.
       per_example_metrics: `(module, examples) -> {name: Mean}`, in inference mode.
       higher_is_better: for each metric of one's own, which way is better.
+      forward: `(module, examples) -> outputs`, what the module says, in inference mode.
+      outputs: what forward gives: `"labels"`, logits [n, K]; `"values"`, numbers [n]; `"tokens"`,
+        logits [n, T, K + 4].
+      wanted: `examples -> array`, what the outputs are compared with; default the feature `y`.
+      metrics: names of metrics, measured from what forward gives.
     """
     eqx = require("equinox", "from_equinox", "equinox")
 
@@ -133,11 +177,15 @@ def from_equinox(
         own = jax.tree.map_with_path(lambda path, _: params[jax.tree_util.keystr(path)], own)
         return eqx.nn.inference_mode(eqx.combine(own, rest), value=inference)
 
-    return Model(
+    def evaluated(function: Callable[[Any, Examples], Any]) -> Callable[[Params, Examples], Any]:
+        return lambda params, examples: function(module_with(params, inference=True), examples)
+
+    model = Model(
         init,
         lambda params, examples, key: per_example_loss(
             module_with(params, inference=key is None), examples, key
         ),
-        lambda params, examples: per_example_metrics(module_with(params, inference=True), examples),
+        evaluated(per_example_metrics),
         readings=own_readings(higher_is_better),
     )
+    return with_forward(model, forward and evaluated(forward), outputs, wanted, metrics)

@@ -196,7 +196,7 @@ def named_things() -> Iterator[tuple[str, list[tuple[str, str, list[Option]]]]]:
         "what `metric` can name, and `metrics` of a model",
         [
             ("loss", "the mean loss per example, of every model", []),
-            *((name, _first_line(METRICS.get(name).measure), []) for name in METRICS.names()),
+            *((name, _first_line(METRICS.get(name).function), []) for name in METRICS.names()),
         ],
     )
     yield (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all classifiers have in common: inputs `x` and labels `y` in, loss and accuracy out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,7 +9,6 @@ import optax
 from flax import nnx
 from jax import Array
 
-from agnosticfl.core.metrics import Mean, named_metrics
 from agnosticfl.core.model import Examples, Model, Need
 from agnosticfl.errors import check
 from agnosticfl.models.adapters import from_nnx
@@ -29,7 +28,6 @@ def classifier(
       x: what the module needs.
       names: of its metrics.
     """
-    chosen = named_metrics(names, "labels")
     check(
         1 <= classes < 2**31,  # labels are int32
         f"classes of a classifier is {classes}; it must be from 1 to {2**31 - 1}",
@@ -40,12 +38,10 @@ def classifier(
     def loss(module: Any, examples: Examples) -> Array:
         return optax.softmax_cross_entropy_with_integer_labels(module(examples["x"]), examples["y"])
 
-    def metrics(module: Any, examples: Examples) -> Mapping[str, Mean]:
-        logits = module(examples["x"])
-        return {name: measure(logits, examples["y"]) for name, measure in chosen.items()}
+    def logits(module: Any, examples: Examples) -> Array:
+        return module(examples["x"])
 
-    readings = tuple((name, entry.reading) for name, entry in chosen.items())
-    return from_nnx(create, loss, metrics)._replace(needs=(x, y), readings=readings)
+    return from_nnx(create, loss, forward=logits, metrics=names)._replace(needs=(x, y))
 
 
 def decode(images: Array) -> Array:

@@ -4,7 +4,7 @@
 A sentence is `tokens`, [length + 1] ids: 0 pad, 1 bos, 2 eos, K words from 3 on, K + 3 oov.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from flax import nnx
 from jax import Array
 
 from agnosticfl.core import tree
-from agnosticfl.core.metrics import Mean, named_metrics, token_loss
+from agnosticfl.core.metrics import token_loss
 from agnosticfl.core.model import Examples, Model, Need
 from agnosticfl.core.tokens import EOS, FIRST_WORD, PAD
 from agnosticfl.errors import check
@@ -45,7 +45,6 @@ def language_model(
     """
     for name, value in sizes._asdict().items():
         check(value >= 1, f"{name} of a language model is {value}; it must be at least 1")
-    chosen = named_metrics(metrics, "tokens")
 
     def create(rngs: nnx.Rngs) -> Any:
         return module(sizes, rngs)
@@ -54,15 +53,18 @@ def language_model(
         inputs, targets = inputs_and_targets(examples["tokens"])
         return sentence_loss(module(inputs), targets)
 
-    def metrics_of(module: Any, examples: Examples) -> Mapping[str, Mean]:
-        inputs, targets = inputs_and_targets(examples["tokens"])
-        logits = module(inputs)
-        return {name: measure(logits, targets) for name, measure in chosen.items()}
+    def logits(module: Any, examples: Examples) -> Array:
+        return module(inputs_and_targets(examples["tokens"])[0])
+
+    def targets(examples: Examples) -> Array:
+        return inputs_and_targets(examples["tokens"])[1]
 
     text = f"2 or more ids from 0 to {sizes.vocabulary - 1} (words = {sizes.words})"
     tokens = Need("tokens", text, lambda shape: len(shape) == 1 and shape[0] >= 2, sizes.vocabulary)
-    readings = tuple((name, entry.reading) for name, entry in chosen.items())
-    return from_nnx(create, loss, metrics_of)._replace(needs=(tokens,), readings=readings)
+    model = from_nnx(
+        create, loss, forward=logits, outputs="tokens", wanted=targets, metrics=metrics
+    )
+    return model._replace(needs=(tokens,))
 
 
 def inputs_and_targets(tokens: Array) -> tuple[Array, Array]:

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of a sentence: logits [n, T, K + 4], targets [n, T] -> sums over the T positions, [n]."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from agnosticfl.core.metrics.base import Mean, metric
+from agnosticfl.core.tokens import EOS, FIRST_WORD, PAD
+
+
+@metric(
+    "perplexity",
+    of="tokens",
+    higher_is_better=False,
+    # exp(700) is nearly the largest number there is; an infinity could not be written as JSON.
+    finish=lambda loss: math.exp(min(loss, 700.0)),
+)
+def perplexity(logits: Array, targets: Array) -> Mean:
+    """exp of the mean loss of a token."""
+    return token_loss(logits, targets)
+
+
+def token_loss(logits: Array, targets: Array) -> Mean:
+    """The cross-entropy of a sentence's tokens; padding is left out."""
+    return _over_tokens(cross_entropy(logits, targets), targets != PAD)
+
+
+@jax.custom_vjp
+def cross_entropy(logits: Array, targets: Array) -> Array:
+    """−log softmax(logits)[target], over the last axis.
+
+    Its derivative, softmax − 1[target], is written down: that of taking one logit would be
+    scattered over all of them, in two passes more over numbers that fill an accelerator's memory.
+    """
+    return _cross_entropy(logits, targets)[0]
+
+
+def _cross_entropy(logits: Array, targets: Array) -> tuple[Array, tuple[Array, ...]]:
+    total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    own = jnp.take_along_axis(logits, targets[..., None], axis=-1)
+    return (total - own)[..., 0], (logits, total, targets)
+
+
+def _d_cross_entropy(kept: tuple[Array, ...], d: Array) -> tuple[Array, None]:
+    logits, total, targets = kept
+    ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
+    is_target = (ids == targets[..., None]).astype(logits.dtype)
+    return d[..., None] * (jnp.exp(logits - total) - is_target), None
+
+
+cross_entropy.defvjp(_cross_entropy, _d_cross_entropy)
+
+
+@metric("in_vocab_accuracy", of="tokens", higher_is_better=True)
+def in_vocab_accuracy(logits: Array, targets: Array) -> Mean:
+    """The paper's: correct predictions other than OOV and EOS, among the words without EOS.
+
+    An OOV target counts as a word, and is always wrong.
+    """
+    correct = (jnp.argmax(logits, axis=-1) == targets) & (targets != _oov(logits))
+    return _over_tokens(correct, _is_word(targets))
+
+
+@metric("in_vocab_accuracy_fedjax", of="tokens", higher_is_better=True)
+def in_vocab_accuracy_fedjax(logits: Array, targets: Array) -> Mean:
+    """FedJAX's: as the paper's, but the model must choose among the K words."""
+    first, oov = FIRST_WORD, _oov(logits)
+    correct = jnp.argmax(logits[..., first:oov], axis=-1) + first == targets
+    return _over_tokens(correct, _is_word(targets))
+
+
+@metric("in_vocab_accuracy_tff", of="tokens", higher_is_better=True)
+def in_vocab_accuracy_tff(logits: Array, targets: Array) -> Mean:
+    """TFF's: correct predictions among the words of the vocabulary, OOV targets left out too."""
+    correct = jnp.argmax(logits, axis=-1) == targets
+    return _over_tokens(correct, _is_word(targets) & (targets != _oov(logits)))
+
+
+def _oov(logits: Array) -> int:
+    """The id of all words outside the vocabulary, K + 3, is the last one."""
+    return logits.shape[-1] - 1
+
+
+def _is_word(targets: Array) -> Array:
+    return (targets != PAD) & (targets != EOS)
+
+
+def _over_tokens(values: Array, counted: Array) -> Mean:
+    weight = counted.astype(jnp.float32)
+    total = jnp.where(counted, values.astype(jnp.float32), 0)
+    return Mean(total.sum(axis=-1), weight.sum(axis=-1))
