@@ -18,6 +18,7 @@ from agnosticfl.cli.arguments import (
     Sets,
     Target,
     Task,
+    Which,
 )
 from agnosticfl.cli.data import data_app
 from agnosticfl.cli.deploy import deploy_app
@@ -79,6 +80,7 @@ def run(
     resume: Resume = False,
     overwrite: Overwrite = False,
     precision: Precision = None,
+    which: Which = "last",
     cache: Cache = True,
     coordinator: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where process 0 of several listens.")
@@ -110,7 +112,7 @@ def run(
     with together, stop_on_signals() as should_stop:
         summary = watched_run(config, folder, should_stop=should_stop, **options)
         if processes.is_first():
-            print_report(report.write_report([folder], folder), folder)
+            print_report(report.write_report([folder], folder, which), folder)
     fail_if_diverged([summary])
 
 
@@ -136,6 +138,7 @@ def compare(
     resume: Resume = False,
     overwrite: Overwrite = False,
     precision: Precision = None,
+    which: Which = "last",
     cache: Cache = True,
 ) -> None:
     """Run algorithms on the same seeds and print the paper's table."""
@@ -164,7 +167,7 @@ def compare(
             rounds=rounds,
             sets=_settings(sets, secure, dp, compress, precision),
         )
-    print_report(report.write_report([folder], folder), folder)
+    print_report(report.write_report([folder], folder, which), folder)
     fail_if_diverged(summaries)
 
 
@@ -174,13 +177,21 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Where to write; the first folder if not given.")
     ] = None,
+    which: Which = "last",
+    per_client: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.parquet",
+            help="Write the values of single clients too; a name in .csv gives that.",
+        ),
+    ] = None,
 ) -> None:
     """Make the table, the plots and the page again from run folders."""
     from agnosticfl import report as reports
     from agnosticfl.cli.console import print_report
 
     place = out or folders[0]
-    print_report(reports.write_report(folders, place), place)
+    print_report(reports.write_report(folders, place, which, per_client), place)
 
 
 @app.command()
