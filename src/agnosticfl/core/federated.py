@@ -49,6 +49,16 @@ class FederatedData(NamedTuple):
         return self.domains.index(choose(name, self.domains, "domain"))
 
 
+class About(NamedTuple):
+    """What is known of data beside its numbers."""
+
+    name: str = ""
+    licence: str = "unknown"
+    labels: tuple[str, ...] | None = None  # the name of each class, where classes have names
+    vocabulary: tuple[str, ...] | None = None  # text: the word of each token id
+    preparation: Mapping[str, Any] | None = None  # how a table's columns became features, as JSON
+
+
 class Splits(NamedTuple):
     """The data of a task."""
 
@@ -58,6 +68,7 @@ class Splits(NamedTuple):
     vocabulary_size: int | None = None  # text: how many ids there are for `tokens`, if known
     release: Callable[[], None] = lambda: None  # gives back the memory that reading took
     digest: str | None = None  # of what it holds, if that is known without reading all of it
+    about: About = About()
 
 
 def digest_of(splits: Splits) -> str:
@@ -152,6 +163,14 @@ def domain_counts(data: FederatedData) -> np.ndarray:
     for start in range(0, data.num_examples, part):
         counts += np.bincount(data.domain[start : start + part], minlength=data.num_domains)
     return counts
+
+
+def absent_domains(data: FederatedData, clients: np.ndarray) -> list[str]:
+    """The domains of which none of these clients has an example."""
+    there: set[int] = set()
+    for k in clients:
+        there |= set(np.unique(data.domain[data.offsets[k] : data.offsets[k + 1]]).tolist())
+    return [name for i, name in enumerate(data.domains) if i not in there]
 
 
 def _domain_ids(
