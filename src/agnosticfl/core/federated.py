@@ -54,9 +54,10 @@ class About(NamedTuple):
 
     name: str = ""
     licence: str = "unknown"
-    labels: tuple[str, ...] | None = None  # the name of each class, where classes have names
-    vocabulary: tuple[str, ...] | None = None  # text: the word of each token id
-    preparation: Mapping[str, Any] | None = None  # how a table's columns became features, as JSON
+    labels: tuple[str, ...] | None = None  # the name of each class
+    vocabulary: tuple[str, ...] | None = None  # the word of each token id
+    # How a row of a raw table becomes features, as `data.preparation.record.to_json` gives it.
+    preparation: Mapping[str, Any] | None = None
 
 
 class Splits(NamedTuple):
@@ -95,14 +96,16 @@ def _content(array: np.ndarray) -> memoryview | bytes:
 def as_splits(
     parts: Mapping[str, FederatedData],
     place: str,
-    vocabulary: Sequence[str] | None,
+    about: About,
     release: Callable[[], None] = lambda: None,
 ) -> Splits:
     """The data of a task from its parts by name; `place` says where they come from."""
     for split in ("train", "test"):
         check(split in parts, f"{place} has no split {split!r}")
-    size = None if vocabulary is None else len(vocabulary)
-    return Splits(parts["train"], parts["test"], parts.get("heldout"), size, release)
+    size = None if about.vocabulary is None else len(about.vocabulary)
+    return Splits(
+        parts["train"], parts["test"], parts.get("heldout"), size, release, about=about
+    )
 
 
 def from_arrays(
