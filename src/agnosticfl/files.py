@@ -10,9 +10,14 @@ from typing import Any
 
 def write_whole(path: Path, text: str) -> None:
     """Replaces `path` in one step, so that a crash leaves the old file or the new one."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """The same for what is no text."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with temporary.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from agnosticfl.deploy import wire
+from agnosticfl.core import tree
 from agnosticfl.deploy.flower import federation
 from agnosticfl.deploy.flower.client_app import client_app
 from agnosticfl.deploy.flower.federation import NoProgress
@@ -283,7 +283,7 @@ def test_options_that_would_do_nothing_are_refused(tmp_path: Path):
 
 def test_parameters_come_back_from_their_names():
     params: Any = {"b": {"x": np.ones((2, 3), np.float32)}, "a": [np.zeros(2, np.float32)]}
-    arrays = wire.named(params)
+    arrays = tree.named(params)
     assert list(arrays) == ["a.0", "b.x"]
-    back = wire.from_named(arrays, params)
+    back = tree.from_named(arrays, params)
     np.testing.assert_array_equal(back["b"]["x"], params["b"]["x"])

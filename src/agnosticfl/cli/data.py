@@ -77,7 +77,8 @@ def _parameters(load: Callable[..., Any]) -> list[inspect.Parameter]:
         _parameter("out", Out, inspect.Parameter.empty),
         _parameter("overwrite", Overwrite, False),
     ]
-    kinds = get_type_hints(load)
+    shown = inspect.signature(load).parameters
+    kinds = {name: p.annotation for name, p in shown.items()} | get_type_hints(load)
     for option in options_of(load, skipped=1).values():
         kind = kinds.get(option.name, str)
         annotation = Annotated[kind, typer.Option(help=option.meaning or None)]
@@ -96,6 +97,8 @@ def _write(source: Any, out: Path, overwrite: bool) -> None:
 
     with _bar() as progress:
         write_store(source, out, progress, overwrite)
+    for note in source.notes:
+        typer.echo(f"warning: {note}", err=True)
     meta = open_store(out).meta
     for split, counts in meta.splits.items():
         typer.echo(f"{out}: {split} has {counts.examples:,} examples of {counts.clients:,} clients")

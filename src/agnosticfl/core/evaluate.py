@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How good a model is for each domain, for the worst one, over all, and from client to client."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,16 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from agnosticfl.core import sampling
-from agnosticfl.core.federated import FederatedData
+from agnosticfl.core.federated import FederatedData, slices
 from agnosticfl.core.metrics import Mean, Reading, reading
 from agnosticfl.core.model import Examples, Model, Params
 from agnosticfl.core.work import take
 from agnosticfl.errors import check, choose
+from agnosticfl.registry import METRICS
 
 Values: TypeAlias = dict[str, float | None]  # metric -> value; None without examples
 Results: TypeAlias = dict[str, Values]  # domain -> metric -> value
 # metric -> [2, groups], Σ total and Σ weight, in double precision: millions of losses keep digits
 _Sums: TypeAlias = dict[str, np.ndarray]
+
+MOST_ITEMS = 1 << 18  # examples that are kept one by one; of more, the sums of each client
 
 
 class Worst(NamedTuple):
@@ -39,12 +43,28 @@ class Spread(NamedTuple):
     worst_tenth: float  # mean over the tenth of the clients that is served worst
 
 
+class Measured(NamedTuple):
+    """What a model did, item by item.
+
+    An item is an example or, where there are too many to keep, all examples that a client has of
+    one domain.
+    """
+
+    client: np.ndarray  # [m] number of the client that an item belongs to
+    domain: np.ndarray  # [m] number of its domain
+    sums: Mapping[str, np.ndarray]  # metric made of sums -> [2, m], Σ total and Σ weight
+    outputs: np.ndarray | None = None  # [m, …] what the model said, if items are examples
+    wanted: np.ndarray | None = None  # [m, …] what it should have said
+    by_example: bool = True  # whether items are single examples
+
+
 class Evaluation(NamedTuple):
     """Everything there is to say of one vector of parameters."""
 
     domains: Results
     overall: Values  # over all examples
     clients: dict[str, Spread] | None  # metric -> spread over clients, if asked for
+    measured: Measured
 
 
 def evaluator(
@@ -67,8 +87,9 @@ def full_evaluator(
 ) -> Callable[[Params], Evaluation]:
     """A function that measures parameters by domain, over all and, with `spread`, by client.
 
-    Each metric is summed over the examples and divided once, so the size of the batches does not
-    matter. A domain without examples has the value None.
+    A metric made of sums is summed over the examples and divided once, so the size of the batches
+    does not matter; an exact one, such as AUROC, is computed from what the model said of all of
+    them. The value is None where there is no example, or where the examples leave it undefined.
 
     Args:
       clients: numbers of the clients whose examples are used (`some_clients`); default all.
@@ -76,25 +97,43 @@ def full_evaluator(
     check(batch_size >= 1, f"evaluation batch size is {batch_size}; it must be at least 1")
     rows = range(data.num_examples) if clients is None else _rows_of(data, clients)
     check(len(rows) > 0, "there is no example to evaluate on")
-    step = jax.jit(lambda params, examples: _per_example(model, params, examples))
+    by_example = len(rows) <= MOST_ITEMS or bool(model.exact)
+    keeping = by_example and model.outputs in ("labels", "values")
+    step = jax.jit(lambda params, examples: _per_example(model, params, examples, keeping))
     readings = metric_readings(model, data)
 
     def run(params: Params) -> Evaluation:
-        by_domain: _Sums = {}
-        by_client: _Sums = {}
-        batches = _batches(rows, batch_size)
-        results = ((part, step(params, _examples(data, part, batch_size))) for part in batches)
-        for part, values in _one_ahead(results):
-            _add(by_domain, values, data.domain[part], data.num_domains)
-            if spread:
-                _add(by_client, values, _owner(data, part), data.num_clients)
-        return Evaluation(
-            {domain: _values(readings, by_domain, [i]) for i, domain in enumerate(data.domains)},
-            _values(readings, by_domain, slice(None)),
-            _spreads(readings, by_client) if spread else None,
+        results = (
+            (part, step(params, _examples(data, part, batch_size)))
+            for part in _batches(rows, batch_size)
         )
+        measured = _measured(data, _one_ahead(results), by_example)
+        by_domain = _by_group(measured, measured.domain, data.num_domains)
+        exact = functools.partial(_exact, model, readings, measured)
+        domains = {
+            domain: _values(readings, by_domain, [i]) | exact(measured.domain == i)
+            for i, domain in enumerate(data.domains)
+        }
+        everywhere = np.ones(len(measured.domain), bool)
+        overall = _values(readings, by_domain, slice(None)) | exact(everywhere)
+        spreads = _spreads(readings, measured, data.num_clients) if spread else None
+        return Evaluation(domains, overall, spreads, measured)
 
     return run
+
+
+def metric_value(name: str, how: Reading, measured: Measured, weight: np.ndarray) -> float | None:
+    """A metric over the items, each of them counted `weight` times.
+
+    Args:
+      name: of one that is made of sums, or of an exact one that the program knows.
+    """
+    used = weight > 0
+    if name in measured.sums:
+        return _value(how, *(measured.sums[name][:, used] * weight[used]).sum(axis=1))
+    assert measured.outputs is not None
+    assert measured.wanted is not None
+    return _from_outputs(name, measured.outputs[used], measured.wanted[used], weight[used])
 
 
 def metric_readings(model: Model, data: FederatedData) -> dict[str, Reading]:
@@ -102,7 +141,7 @@ def metric_readings(model: Model, data: FederatedData) -> dict[str, Reading]:
     one = {name: array[:1] for name, array in data.examples.items()}
     params = jax.eval_shape(model.init, jax.random.key(0))
     names = jax.eval_shape(model.per_example_metrics, params, one)
-    return {name: reading(name, model.readings) for name in ("loss", *names)}
+    return {name: reading(name, model.readings) for name in ("loss", *names, *model.exact)}
 
 
 def some_clients(data: FederatedData, number: int, seed: int) -> np.ndarray:
@@ -134,10 +173,16 @@ def worst_domain(
     return Worst(domain, loss, abs(known[domain] - known[best]), known[domain])
 
 
-def _per_example(model: Model, params: Params, examples: Examples) -> Mapping[str, Mean]:
+def _per_example(
+    model: Model, params: Params, examples: Examples, keeping: bool
+) -> tuple[Mapping[str, Mean], tuple[Any, Any]]:
+    """The metrics made of sums and, if they are to be kept, what the model said and should have."""
     loss = model.per_example_loss(params, examples, None)
     metrics = model.per_example_metrics(params, examples)
-    return {"loss": Mean(loss, jnp.ones_like(loss)), **metrics}
+    said = None
+    if keeping and model.forward is not None and model.wanted is not None:
+        said = model.forward(params, examples), model.wanted(examples)
+    return {"loss": Mean(loss, jnp.ones_like(loss)), **metrics}, said or (None, None)
 
 
 def _rows_of(data: FederatedData, clients: np.ndarray) -> np.ndarray:
@@ -150,8 +195,8 @@ def _owner(data: FederatedData, rows: np.ndarray) -> np.ndarray:
 
 
 def _batches(rows: range | np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-    for start in range(0, len(rows), batch_size):
-        yield np.asarray(rows[start : start + batch_size])
+    for part in slices(len(rows), batch_size):
+        yield np.asarray(rows[part])
 
 
 def _examples(data: FederatedData, rows: np.ndarray, batch_size: int) -> Examples:
@@ -166,12 +211,39 @@ def _one_ahead(results: Iterable[Any]) -> Iterator[Any]:
         yield jax.device_get(earlier)
 
 
-def _add(sums: _Sums, values: Mapping[str, Mean], group: np.ndarray, number: int) -> None:
-    """Adds the examples' values to the sums of their groups; a batch's padding has no group."""
-    for name, mean in values.items():
-        into = sums.setdefault(name, np.zeros((2, number)))
-        for total, value in zip(into, mean, strict=True):
-            np.add.at(total, group, np.asarray(value)[: len(group)])
+def _measured(data: FederatedData, results: Iterable[Any], by_example: bool) -> Measured:
+    """What batches gave, put together."""
+    parts = [_part(data, rows, by_example, *found) for rows, found in results]
+    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=-1), *[p[:3] for p in parts])
+    said = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[p[3] for p in parts])
+    return Measured(*joined, *said, by_example=by_example)
+
+
+def _part(
+    data: FederatedData,
+    rows: np.ndarray,
+    by_example: bool,
+    values: Mapping[str, Mean],
+    said: tuple[Any, Any],
+) -> tuple[np.ndarray, np.ndarray, _Sums, tuple[Any, Any]]:
+    """The items of one batch, whose padding is left out."""
+    client, domain = _owner(data, rows), data.domain[rows]
+    sums = {name: np.array(mean, np.float64)[:, : len(rows)] for name, mean in values.items()}
+    said = jax.tree.map(lambda leaf: leaf[: len(rows)], said)
+    if by_example:
+        return client, domain, sums, said
+    pairs, item = np.unique(client * data.num_domains + domain, return_inverse=True)
+    sums = {name: _grouped(both, item, len(pairs)) for name, both in sums.items()}
+    return pairs // data.num_domains, pairs % data.num_domains, sums, said
+
+
+def _grouped(both: np.ndarray, group: np.ndarray, number: int) -> np.ndarray:
+    """Σ over the items of each group, [2, number]."""
+    return np.stack([np.bincount(group, weights, number) for weights in both])
+
+
+def _by_group(measured: Measured, group: np.ndarray, number: int) -> _Sums:
+    return {name: _grouped(both, group, number) for name, both in measured.sums.items()}
 
 
 def _values(readings: Mapping[str, Reading], sums: _Sums, groups: Any) -> Values:
@@ -181,17 +253,44 @@ def _values(readings: Mapping[str, Reading], sums: _Sums, groups: Any) -> Values
     }
 
 
+def _exact(
+    model: Model, readings: Mapping[str, Reading], measured: Measured, where: np.ndarray
+) -> Values:
+    """The metrics of some items that no sums tell."""
+    if not model.exact or not where.any():
+        return dict.fromkeys(model.exact)
+    assert measured.outputs is not None
+    assert measured.wanted is not None
+    outputs, wanted = measured.outputs[where], measured.wanted[where]
+    if not np.isfinite(outputs).all():
+        return {name: _worst(readings[name]) for name in model.exact}
+    once = np.ones(len(wanted))
+    return {name: _from_outputs(name, outputs, wanted, once) for name in model.exact}
+
+
+def _from_outputs(
+    name: str, outputs: np.ndarray, wanted: np.ndarray, weight: np.ndarray
+) -> float | None:
+    return METRICS.get(name).exact(outputs.astype(np.float64), wanted, weight)
+
+
 def _value(how: Reading, total: float, weight: float) -> float | None:
     if not weight > 0:
         return None
     mean = float(total / weight)
-    if math.isnan(mean):  # worse than any number
-        return -math.inf if how.higher_is_better else math.inf
-    return how.finish(mean)
+    return _worst(how) if math.isnan(mean) else how.finish(mean)
 
 
-def _spreads(readings: Mapping[str, Reading], by_client: _Sums) -> dict[str, Spread]:
+def _worst(how: Reading) -> float:
+    """Worse than any number: what a model that has diverged is worth."""
+    return -math.inf if how.higher_is_better else math.inf
+
+
+def _spreads(
+    readings: Mapping[str, Reading], measured: Measured, num_clients: int
+) -> dict[str, Spread]:
     """Clients without examples are left out, and so is a metric that no client has."""
+    by_client = _by_group(measured, measured.client, num_clients)
     values = {
         name: [v for pair in both.T if (v := _value(readings[name], *pair)) is not None]
         for name, both in by_client.items()

@@ -49,6 +49,17 @@ class FederatedData(NamedTuple):
         return self.domains.index(choose(name, self.domains, "domain"))
 
 
+class About(NamedTuple):
+    """What is known of data beside its numbers."""
+
+    name: str = ""
+    licence: str = "unknown"
+    labels: tuple[str, ...] | None = None  # the name of each class
+    vocabulary: tuple[str, ...] | None = None  # the word of each token id
+    # How a row of a raw table becomes features, as `data.preparation.record.to_json` gives it.
+    preparation: Mapping[str, Any] | None = None
+
+
 class Splits(NamedTuple):
     """The data of a task."""
 
@@ -58,6 +69,7 @@ class Splits(NamedTuple):
     vocabulary_size: int | None = None  # text: how many ids there are for `tokens`, if known
     release: Callable[[], None] = lambda: None  # gives back the memory that reading took
     digest: str | None = None  # of what it holds, if that is known without reading all of it
+    about: About = About()
 
 
 def digest_of(splits: Splits) -> str:
@@ -84,14 +96,16 @@ def _content(array: np.ndarray) -> memoryview | bytes:
 def as_splits(
     parts: Mapping[str, FederatedData],
     place: str,
-    vocabulary: Sequence[str] | None,
+    about: About,
     release: Callable[[], None] = lambda: None,
 ) -> Splits:
     """The data of a task from its parts by name; `place` says where they come from."""
     for split in ("train", "test"):
         check(split in parts, f"{place} has no split {split!r}")
-    size = None if vocabulary is None else len(vocabulary)
-    return Splits(parts["train"], parts["test"], parts.get("heldout"), size, release)
+    size = None if about.vocabulary is None else len(about.vocabulary)
+    return Splits(
+        parts["train"], parts["test"], parts.get("heldout"), size, release, about=about
+    )
 
 
 def from_arrays(
@@ -152,6 +166,14 @@ def domain_counts(data: FederatedData) -> np.ndarray:
     for start in range(0, data.num_examples, part):
         counts += np.bincount(data.domain[start : start + part], minlength=data.num_domains)
     return counts
+
+
+def absent_domains(data: FederatedData, clients: np.ndarray) -> list[str]:
+    """The domains of which none of these clients has an example."""
+    there: set[int] = set()
+    for k in clients:
+        there |= set(np.unique(data.domain[data.offsets[k] : data.offsets[k + 1]]).tolist())
+    return [name for i, name in enumerate(data.domains) if i not in there]
 
 
 def _domain_ids(

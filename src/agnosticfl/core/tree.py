@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arithmetic on pytrees of arrays, and the one safe division of the program."""
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 PyTree: TypeAlias = Any  # nested tuples, lists and dicts of arrays, as JAX takes them
@@ -70,3 +72,23 @@ def num_bytes(tree: PyTree) -> int:
 def size(tree: PyTree) -> int:
     """How many numbers `tree` holds (|W| for parameters)."""
     return sum(int(leaf.size) for leaf in jax.tree.leaves(tree))
+
+
+def named(tree: PyTree) -> dict[str, np.ndarray]:
+    """A pytree's arrays by name, as in `{"linear.kernel": …}`, in the order of its leaves."""
+    return {_name(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def from_named(arrays: Mapping[str, Any], like: PyTree) -> PyTree:
+    """The inverse of `named`, for a pytree with the structure of `like`."""
+    return jax.tree.map_with_path(lambda path, _: jnp.asarray(arrays[_name(path)]), like)
+
+
+def shapes(tree: PyTree) -> dict[str, str]:
+    """Name -> type and shape of each array, or of what has a type and a shape."""
+    leaves = jax.tree.leaves_with_path(tree)
+    return {_name(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".") or "w"

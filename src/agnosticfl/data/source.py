@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agnosticfl.data.preparation.record import Preparation
+
 SPLITS = ("train", "heldout", "test")
 
 
@@ -38,3 +40,5 @@ class Source(NamedTuple):
     # What was left out and why (reason -> number); filled while rows() runs.
     left_out: Mapping[str, int] = {}
     labels: tuple[str, ...] | None = None  # the name of each label number, where labels had names
+    preparation: Preparation | None = None  # how raw rows became features, where they were raw
+    notes: tuple[str, ...] = ()  # what a person should know before she trusts the data

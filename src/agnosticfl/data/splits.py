@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple, TypeAlias
 
-from agnosticfl.errors import BadInput, check
+from agnosticfl.errors import check
 
 LONGEST_ID = 1000  # bytes of UTF-8; a longer client id is a damaged field, not a name
 
@@ -59,28 +59,46 @@ def split_of(client: str, fractions: Fractions, seed: int) -> str:
 
 
 def stratified_splits(
-    stratum_of: Mapping[str, str], fractions: Fractions, seed: int
+    stratum_of: Mapping[str, str], fractions: Fractions, seed: int, strict: bool = True
 ) -> dict[str, str]:
     """Client -> split, with the fractions kept within each stratum and no split left empty.
 
     Args:
       stratum_of: client -> its stratum (the locale).
+      strict: whether a stratum with too few clients for all splits is refused; else it has one in
+        train first, then in test, then in heldout.
     """
     members: dict[str, list[str]] = {}
     for client in sorted(stratum_of, key=lambda client: (uniform_hash(seed, client), client)):
         members.setdefault(stratum_of[client], []).append(client)
     splits: dict[str, str] = {}
     for stratum, clients in members.items():
-        test, heldout = (_share(part, len(clients)) for part in (fractions.test, fractions.heldout))
-        if test + heldout >= len(clients):
-            raise BadInput(
-                f"{stratum!r} has {len(clients)} clients: too few to put {test} in test,"
-                f" {heldout} in heldout and one in train"
-            )
+        number = len(clients)
+        test, heldout = (
+            _strict_shares(stratum, number, fractions)
+            if strict
+            else lenient_shares(number, fractions)
+        )
         names = ["test"] * test + ["heldout"] * heldout
-        names += ["train"] * (len(clients) - len(names))
+        names += ["train"] * (number - len(names))
         splits.update(zip(clients, names, strict=True))
     return splits
+
+
+def lenient_shares(number: int, fractions: Fractions) -> tuple[int, int]:
+    """How many of `number` are for test and for heldout; one at least is left for train."""
+    test = min(_share(fractions.test, number), number - 1)
+    return test, min(_share(fractions.heldout, number), number - 1 - test)
+
+
+def _strict_shares(stratum: str, number: int, fractions: Fractions) -> tuple[int, int]:
+    test, heldout = (_share(part, number) for part in (fractions.test, fractions.heldout))
+    check(
+        test + heldout < number,
+        f"{stratum!r} has {number} clients: too few to put {test} in test,"
+        f" {heldout} in heldout and one in train",
+    )
+    return test, heldout
 
 
 def _share(fraction: float, number: int) -> int:

@@ -16,18 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agnosticfl.core.contribution import ClientSum
-from agnosticfl.core.model import Params
 from agnosticfl.secagg import primitives
-
-
-def named(params: Params) -> dict[str, np.ndarray]:
-    """A pytree's arrays by name, as in `{"linear.kernel": …}`, in the order of its leaves."""
-    return {_name(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(params)}
-
-
-def from_named(arrays: Mapping[str, np.ndarray], like: Params) -> Params:
-    """The inverse of `named`, for a pytree with the structure of `like`."""
-    return jax.tree.map_with_path(lambda path, _: jnp.asarray(arrays[_name(path)]), like)
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -36,10 +25,6 @@ def digest(arrays: Mapping[str, np.ndarray]) -> bytes:
     for name, array in sorted(arrays.items()):
         parts += [repr((name, array.dtype.name, array.shape)).encode(), array.tobytes()]
     return primitives.digest(*parts)
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".") or "w"
 
 
 def pack(message: Any) -> dict[str, np.ndarray]:

@@ -14,6 +14,7 @@ from agnosticfl import weights
 from agnosticfl.channels.compression import compressed
 from agnosticfl.channels.dp import Privacy, RunFacts, differential_privacy
 from agnosticfl.channels.fixed_point import simulated
+from agnosticfl.core import tree
 from agnosticfl.core.channel import ChannelBuilder, plain
 from agnosticfl.core.contribution import contribution_shapes
 from agnosticfl.core.evaluate import metric_readings
@@ -95,13 +96,7 @@ def assemble(config: Config, model: Model, data: Splits, engine: EngineBuilder) 
 
 def model_shapes(model: Model) -> dict[str, str]:
     """Name -> type and shape of each array of the parameters."""
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
-    return {
-        jax.tree_util.keystr(path, simple=True, separator=".") or "w": (
-            f"{leaf.dtype}{list(leaf.shape)}"
-        )
-        for path, leaf in jax.tree.leaves_with_path(shapes)
-    }
+    return tree.shapes(jax.eval_shape(model.init, jax.random.key(0)))
 
 
 def build_engine(config: Config, lanes: int | None, tuner: Tuner | None) -> EngineBuilder:

@@ -151,7 +151,7 @@ def _never_got_far(out: Path) -> bool:
 
 def _clear(out: Path) -> None:
     """Removes a run; its configuration goes last, so that a crash leaves a folder that says so."""
-    for name in ("checkpoints", "tensorboard"):
+    for name in ("checkpoints", "tensorboard", "models", "predictions"):
         shutil.rmtree(out / name, ignore_errors=True)
     for name in ("summary.json", METRICS, "privacy.json", "engine.json", "config.json"):
         (out / name).unlink(missing_ok=True)

@@ -3,8 +3,9 @@
 
 config.json    the resolved configuration      metrics.jsonl  one line per round
 engine.json    what the engine chose           tensorboard/   the same, as events
-checkpoints/   the server state                summary.json   what came out; there only when the
-                                                              run is complete
+checkpoints/   the server state                models/        the last model, and the best one
+predictions/   what they said, example by example
+summary.json   what came out; there only when the run is complete
 privacy.json   what a differentially private run has spent, charged ahead of the rounds
 """
 
@@ -15,23 +16,27 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from agnosticfl.channels import dp
-from agnosticfl.core.evaluate import evaluator, some_clients
+from agnosticfl.core import tree
+from agnosticfl.core.evaluate import Results, evaluator, some_clients
+from agnosticfl.core.federated import absent_domains
 from agnosticfl.core.model import Params
 from agnosticfl.core.state import ServerState
 from agnosticfl.engines.helpers.shards import here
 from agnosticfl.engines.helpers.tuning import Tuner
 from agnosticfl.errors import BadInput
 from agnosticfl.files import read_json, write_json
-from agnosticfl.runs import checkpoint, processes
+from agnosticfl.runs import checkpoint, kept, processes
 from agnosticfl.runs.build import Built, build
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.folder import found_before, locked, open_folder, saying_full_disk
 from agnosticfl.runs.playing import numbers, played, small_params
+from agnosticfl.runs.predictions import write_predictions
 from agnosticfl.runs.records import Record, RecordBook, read_records, scalars
-from agnosticfl.runs.summary import divergence, summarise
+from agnosticfl.runs.summary import as_summary, divergence, measured, summarise
 from agnosticfl.runs.trackers import tracker
 
-Lookout: TypeAlias = Callable[[int, Params], Record]  # (t, w_t) -> what to add to the record
+# (t, w_t) -> what held-out clients say of the model, if they are looked at in this round
+Lookout: TypeAlias = Callable[[int, Params], Results | None]
 
 
 class Stopped(Exception):
@@ -73,7 +78,7 @@ def run(
         stack.enter_context(locked(out))
         found = processes.from_first(lambda: found_before(out) if resume else {})
         built = make_built(config, found.get("lanes"), tuner)
-        look = _lookout(built)
+        look = _lookout(built, say)
         state = built.algorithm.init()
         complete = processes.from_first(lambda: open_folder(built, out, resume, overwrite, say))
         if complete:
@@ -104,10 +109,11 @@ def _played_to_the_end(
         sinks = [stack.enter_context(start(config, out, say)) for start in starts if first]
         book = RecordBook(out, domains, int(state.round), sinks) if first else None
         stack.callback(lambda: book and book.close())
+        keep = kept.best_keeper(out, config.metric, built.readings[config.metric])
         charge(_next_checkpoint(config, int(state.round)))
         try:
             with processes.noticing_losses():
-                for latest, record in _rounds(built, look, state):
+                for latest, record in _rounds(built, look, keep, state):
                     state = latest
                     if book:
                         book.write(record)
@@ -125,7 +131,7 @@ def _played_to_the_end(
                 _save(out, book, state)
             again = "start all processes again with --resume to go on"
             raise processes.Lost(f"{lost} after round {int(state.round)}; {again}") from lost
-        summary = processes.from_first(lambda: _summary(built, out, state))
+        summary = processes.from_first(lambda: _ended(built, out, state))
         if summary["diverged"] is not None:
             say(f"warning: {summary['diverged']}")
         for sink in sinks:
@@ -135,9 +141,19 @@ def _played_to_the_end(
     return summary
 
 
-def _summary(built: Built, out: Path, state: ServerState) -> dict[str, Any]:
-    records = read_records(out)
-    summary = summarise(built.config, built, state, records)
+def _ended(built: Built, out: Path, state: ServerState) -> dict[str, Any]:
+    """Keeps the last model, measures it and the best one, and says what came out."""
+    last, records = here(state.params), read_records(out)
+    kept.write_params(kept.file_of(out, "last"), last, {"round": int(state.round)})
+    results = measured(built, last)
+    write_predictions(out, "last", built, results)
+    summary = summarise(built, state, records, results)
+    look = kept.best_look(out)
+    if look is not None:
+        best = kept.read_params(kept.file_of(out, "best")).arrays
+        results = measured(built, tree.from_named(best, last))
+        write_predictions(out, "best", built, results)
+        summary["best"] = {**look._asdict(), **as_summary(results)}
     if built.privacy is not None:
         summary["privacy"] = dp.statement(built.privacy, state, built.config.rounds)
     return {**summary, "diverged": divergence(summary, records)}
@@ -178,13 +194,17 @@ def _next_checkpoint(config: Config, t: int) -> int:
 
 
 def _rounds(
-    built: Built, look: Lookout, state: ServerState
+    built: Built, look: Lookout, keep: kept.Keep, state: ServerState
 ) -> Iterator[tuple[ServerState, Record]]:
     sent = built.algorithm.bytes_per_round(state)
     rounds = range(int(state.round) + 1, built.config.rounds + 1)
     done = played(built.algorithm, state, rounds)
     for t, (after, info, seconds) in zip(rounds, done, strict=True):
         built.data.release()
+        params = here(after.params)
+        seen = look(t, params)
+        if seen is not None:
+            keep(t, params, seen)
         yield (
             after,
             {
@@ -195,21 +215,27 @@ def _rounds(
                 "seconds": seconds,
                 "time": time.time(),
                 **small_params(after),
-                **look(t, here(after.params)),
+                **({} if seen is None else {"heldout": seen}),
             },
         )
 
 
-def _lookout(built: Built) -> Lookout:
+def _lookout(built: Built, say: Callable[[str], Any]) -> Lookout:
     """What held-out clients say of the model every few rounds."""
     config, heldout = built.config, built.data.heldout
     every = config.evaluation_every
     if every == 0:
-        return lambda _t, _params: {}
+        return lambda _t, _params: None
     if heldout is None:
         raise BadInput(f"evaluation_every is {every}, but the data has no split 'heldout'")
     if not processes.is_first():
-        return lambda _t, _params: {}
+        return lambda _t, _params: None
     clients = some_clients(heldout, config.evaluation_clients, config.seed)
+    unseen = absent_domains(heldout, clients)
+    if unseen:
+        say(
+            f"warning: the {len(clients)} held-out clients that are looked at have no example of"
+            f" {', '.join(unseen)}: looks, and the choice of the best model, cannot see it"
+        )
     measure = evaluator(built.model, heldout, config.evaluation_batch_size, clients)
-    return lambda t, params: {"heldout": measure(params)} if t % every == 0 else {}
+    return lambda t, params: measure(params) if t % every == 0 else None

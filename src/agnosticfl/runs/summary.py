@@ -4,17 +4,23 @@
 import math
 import platform
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from agnosticfl import __version__
 from agnosticfl.core import tree
-from agnosticfl.core.evaluate import Evaluation, full_evaluator, worst_domain
-from agnosticfl.core.federated import FederatedData, domain_counts
+from agnosticfl.core.evaluate import Evaluation, Measured, full_evaluator, worst_domain
+from agnosticfl.core.federated import (
+    FederatedData,
+    client_domain_counts,
+    domain_counts,
+    pieces_of_clients,
+)
 from agnosticfl.core.model import Params
 from agnosticfl.core.state import ServerState
-from agnosticfl.engines.helpers.shards import here
 from agnosticfl.runs.build import Built
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.playing import small_params
@@ -23,13 +29,37 @@ from agnosticfl.runs.resolve import find_method
 TOO_MUCH = 10.0  # times the worst loss of round 1: a model that ends so has learned nothing
 
 
+def measured(built: Built, params: Params) -> dict[str, Evaluation]:
+    """What a model is worth on all the clients that it was not trained on, by split."""
+    config = built.config
+    return {
+        split: full_evaluator(
+            built.model, data, config.evaluation_batch_size, spread=config.client_spread
+        )(params)
+        for split, data in _splits(built).items()
+        if split != "train"
+    }
+
+
+def as_summary(results: Mapping[str, Evaluation]) -> dict[str, Any]:
+    """The same as `summary.json` has it, for the last model and for the best."""
+    return {
+        **{split: result.domains for split, result in results.items()},
+        "overall": {split: result.overall for split, result in results.items()},
+        **_client_spread(results),
+    }
+
+
 def summarise(
-    config: Config, built: Built, state: ServerState, records: list[dict[str, Any]]
+    built: Built,
+    state: ServerState,
+    records: list[dict[str, Any]],
+    results: Mapping[str, Evaluation],
 ) -> dict[str, Any]:
-    results = _final_results(config, built, here(state.params))
-    domains = {split: result.domains for split, result in results.items()}
+    """What came out of a run whose last model had these results."""
+    config = built.config
     higher = built.readings[config.metric].higher_is_better
-    worst = worst_domain(domains["test"], config.metric, higher)
+    worst = worst_domain(results["test"].domains, config.metric, higher)
     last = records[-1]
     return {
         "task": config.task,
@@ -39,14 +69,14 @@ def summarise(
         "rounds": config.rounds,
         "domains": list(built.data.train.domains),
         "domain_weights": last["domain_weights"],
-        **domains,
-        "overall": {split: result.overall for split, result in results.items()},
-        **_client_spread(results),
+        **as_summary(results),
         "higher_is_better": {m: how.higher_is_better for m, how in built.readings.items()},
         "examples": {
             split: dict(zip(data.domains, domain_counts(data).tolist(), strict=True))
             for split, data in _splits(built).items()
         },
+        "clients_with": {"test": _clients_with(built.data.test)},
+        **_classes(built, results["test"].measured),
         "worst_domain": worst.domain,
         "gap": worst.gap,
         "clients_left_out": sum(r["left_out"] for r in records),
@@ -68,18 +98,26 @@ def _splits(built: Built) -> dict[str, FederatedData]:
     return {name: data for name, data in splits.items() if data is not None}
 
 
-def _final_results(config: Config, built: Built, params: Params) -> dict[str, Evaluation]:
-    """What the model is worth on all the clients that it was not trained on."""
-    return {
-        split: full_evaluator(
-            built.model, data, config.evaluation_batch_size, spread=config.client_spread
-        )(params)
-        for split, data in _splits(built).items()
-        if split != "train"
-    }
+def _clients_with(data: FederatedData) -> dict[str, int]:
+    """How many clients have examples of each domain."""
+    several = (client_domain_counts(data, part) > 0 for part in pieces_of_clients(data))
+    numbers = sum((some.sum(axis=0) for some in several), np.zeros(data.num_domains, int))
+    return dict(zip(data.domains, numbers.tolist(), strict=True))
 
 
-def _client_spread(results: dict[str, Evaluation]) -> dict[str, Any]:
+def _classes(built: Built, test: Measured) -> dict[str, Any]:
+    """How many test examples of each class every domain has, where the model tells classes."""
+    if built.model.outputs != "labels" or test.outputs is None or test.wanted is None:
+        return {}
+    number, domains = test.outputs.shape[-1], built.data.test.domains
+    counts = np.zeros((len(domains), number), int)
+    np.add.at(counts, (test.domain, test.wanted.astype(int)), 1)
+    names = built.data.about.labels or tuple(map(str, range(number)))
+    by_domain = dict(zip(domains, counts.tolist(), strict=True))
+    return {"classes": {"names": list(names), "test": by_domain}}
+
+
+def _client_spread(results: Mapping[str, Evaluation]) -> dict[str, Any]:
     """Split -> metric -> how it differs between clients, if that was asked for."""
     spreads = {
         split: {metric: spread._asdict() for metric, spread in result.clients.items()}

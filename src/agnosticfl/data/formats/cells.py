@@ -7,17 +7,19 @@ import numpy as np
 import pyarrow as pa
 
 from agnosticfl.data.arrow import pc
+from agnosticfl.data.formats.limits import short
 from agnosticfl.errors import BadInput, check
 
 # JAX computes with these unless told otherwise.
 NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32", "bool": "uint8"}
-TEXT = (
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_string_view,
-    pa.types.is_integer,
-    pa.types.is_boolean,
-)
+STRING = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+TEXT = (*STRING, pa.types.is_integer, pa.types.is_boolean)
+NUMBER = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+# How people write that a value is missing, in any mix of upper and lower case.
+MISSING = ("", "?", "na", "n/a", "nan", "null")
+NO_NAME = ("", "?")  # of these, what cannot be the name of a client or a domain: NA is Namibia
+NUMERAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?(?i:inf|infinity)$"
+TRUTH = {"false": "0", "true": "1"}
 
 
 class Place(NamedTuple):
@@ -32,17 +34,87 @@ class Place(NamedTuple):
 
 def text_of(place: Place, batch: Any, name: str) -> Any:
     """A column of texts, integers or categories as text; every row must have one."""
-    column = batch[name]
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    kind = _value_type(batch[name])
     check(
         any(test(kind) for test in TEXT),
         f"{place.file}: column {name!r} is of type {kind}; texts or integers are needed",
     )
-    text = column.cast(kind).cast(pa.string())
-    empty = pc.fill_null(pc.equal(text, ""), True).to_numpy(zero_copy_only=False)
-    if empty.any():
-        place.refuse(name, int(empty.argmax()), "has no value")
+    text = _plain(batch[name])
+    refuse_first(place, name, _mask(pc.fill_null(_is_in(text, NO_NAME), True)), "has no value")
     return text
+
+
+def categories_of(place: Place, batch: Any, name: str) -> Any:
+    """A column of single values as text, null where one is missing.
+
+    A value has one text, however it is written: 3, 3.0 and the float 3 are "3", True is "true".
+    """
+    kind = _value_type(batch[name])
+    check(
+        any(test(kind) for test in (*TEXT, *NUMBER, pa.types.is_null)),
+        f"{place.file}: column {name!r} is of type {kind};"
+        " numbers, texts, truth values or lists of numbers are needed",
+    )
+    text = _known(_plain(batch[name]))
+    lower = pc.utf8_lower(text)
+    text = pc.if_else(_is_in(lower, tuple(TRUTH)), lower, text)
+    return pc.replace_substring_regex(text, r"^(-?[0-9]+)\.0+$", r"\1")
+
+
+def floats_of(place: Place, batch: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """A column of single numbers as [n] float64, and where one is missing (it is NaN there)."""
+    column = batch[name]
+    if not is_text(column):
+        values = column.cast(pa.float64())
+    else:
+        text = categories_of(place, batch, name)
+        wrong = no_numbers(column)
+        if wrong.any():
+            row = int(wrong.argmax())
+            place.refuse(name, row, f"has {short(text[row].as_py())}, which is no number")
+        values = _as_floats(text)
+    filled = pc.fill_null(values, float("nan")).to_numpy(zero_copy_only=False)
+    missing = np.isnan(filled)
+    with np.errstate(over="ignore"):  # found in the next lines
+        endless = ~missing & ~np.isfinite(filled.astype(np.float32))
+    if endless.any():
+        row = int(endless.argmax())
+        place.refuse(name, row, f"has {filled[row]}, which is no finite float32")
+    return filled, missing
+
+
+def no_numbers(column: Any) -> np.ndarray:
+    """Where a column of texts has something that is neither a number nor a missing value, [n]."""
+    text = _known(_plain(column))
+    try:
+        text.cast(pa.float64())
+    except pa.ArrowInvalid:
+        number = pc.or_(
+            pc.match_substring_regex(text, NUMERAL), _is_in(pc.utf8_lower(text), tuple(TRUTH))
+        )
+        return ~_mask(pc.fill_null(number, True))
+    return np.zeros(len(text), bool)
+
+
+def is_text(column: Any) -> bool:
+    """Whether a column holds texts, which may be written numbers."""
+    return any(test(column.type) for test in STRING)
+
+
+def is_truth(column: Any) -> bool:
+    """Whether a column holds truth values, by its type or as words."""
+    if pa.types.is_boolean(column.type):
+        return True
+    if not is_text(column):
+        return False
+    text = pc.utf8_lower(_known(_plain(column)))
+    return text.null_count < len(text) and bool(pc.all(_is_in(text, tuple(TRUTH))).as_py())
+
+
+def refuse_first(place: Place, name: str, wrong: np.ndarray, problem: str) -> None:
+    """Refuses the first row that is wrong, if there is one."""
+    if wrong.any():
+        place.refuse(name, int(wrong.argmax()), problem)
 
 
 def numbers_of(place: Place, batch: Any, name: str) -> np.ndarray:
@@ -62,6 +134,43 @@ def numbers_of(place: Place, batch: Any, name: str) -> np.ndarray:
         row = cell * len(batch) // len(values)
         place.refuse(name, row, f"has {column[cell]}, which is no finite {values.dtype}")
     return values.reshape(shape)
+
+
+def _value_type(column: Any) -> Any:
+    return column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+
+
+def _plain(column: Any) -> Any:
+    """Single values as texts without blanks around them; null where there is none."""
+    kind = _value_type(column)
+    plain = column.cast(kind)
+    if pa.types.is_floating(kind):
+        plain = pc.if_else(pc.is_nan(plain), None, plain)
+    return pc.utf8_trim_whitespace(plain.cast(pa.string()))
+
+
+def _known(text: Any) -> Any:
+    """The texts, null where they say that a value is missing."""
+    return pc.if_else(_is_in(pc.utf8_lower(text), MISSING), pa.scalar(None, pa.string()), text)
+
+
+def _is_in(text: Any, values: tuple[str, ...]) -> Any:
+    """Which texts are one of `values`; null where a text is null."""
+    found = pc.is_in(text, pa.array(values, pa.string()))
+    return pc.if_else(text.is_null(), pa.scalar(None, pa.bool_()), found)
+
+
+def _as_floats(text: Any) -> Any:
+    try:
+        return text.cast(pa.float64())
+    except pa.ArrowInvalid:  # there are words for truth among them
+        words = text.to_pylist()
+        known = [None if word is None else float(TRUTH.get(word, word)) for word in words]
+        return pa.array(known, pa.float64())
+
+
+def _mask(values: Any) -> np.ndarray:
+    return values.to_numpy(zero_copy_only=False).astype(bool)
 
 
 def _widths(place: Place, name: str, column: Any) -> np.ndarray:

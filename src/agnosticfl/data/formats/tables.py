@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of any kind as streams of Arrow batches: Parquet, CSV, .npz, and frames in memory."""
+"""Tables of any kind as streams of Arrow batches: Parquet, text, .npz, and frames in memory."""
 
 import contextlib
+import csv
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 
-from agnosticfl.errors import BadInput, check
+from agnosticfl.data.formats.cells import Place
+from agnosticfl.data.formats.text_tables import ENDINGS, open_text, without_header
+from agnosticfl.errors import BadInput, check, choose
 
 BATCH = 4096  # rows in memory at a time
 BOMB = 1 << 30, 100  # bytes, and how many times those of the file, that no honest .npz unpacks to
 # What the readers of Arrow, numpy and zip raise for damaged files.
 EXPECTED = (
     *(pa.ArrowException, OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError),
-    *(zipfile.BadZipFile, zlib.error),
+    *(zipfile.BadZipFile, zlib.error, csv.Error),
 )
 
 
@@ -30,16 +32,51 @@ class Table(NamedTuple):
     place: str  # for messages: the name of the file, or what it is
     columns: tuple[str, ...]
     batches: Callable[[Sequence[str]], Iterator[Any]]  # columns -> Arrow batches
+    path: Path | None = None  # of its file
 
 
-def open_table(path: Path, text: Collection[str]) -> Table:
-    """Opens a file by its ending. CSV says nothing of types: the columns in `text` are text."""
+def open_table(
+    path: Path, names: Sequence[str] | None = None, delimiter: str | None = None
+) -> Table:
+    """Opens a file by its ending.
+
+    Args:
+      path: the file.
+      names: the names of the columns of a text file without a header.
+      delimiter: of a text file, if it is not the usual one.
+    """
+    ending = path.name.lower().removesuffix(".gz")
+    if ending.endswith(ENDINGS):
+        with _file(path):
+            text = open_text(path, names, delimiter)
+            return _table(str(path), text.columns, text.batches)._replace(path=path)
     for ending, opener in OPENERS.items():
         if path.name.lower().endswith(ending):
-            check(path.is_file(), f"{path} does not exist or is no file")
-            with _one_line(str(path)):
-                return opener(path, text)
-    raise BadInput(f"{path} has an unknown ending (allowed: {', '.join(OPENERS)})")
+            check(names is None, f"{path}: names are for text files; this one has names")
+            with _file(path):
+                return opener(path)._replace(path=path)
+    allowed = ", ".join([*OPENERS, *ENDINGS, *(f"{ending}.gz" for ending in ENDINGS)])
+    raise BadInput(f"{path} has an unknown ending (allowed: {allowed})")
+
+
+def batches_of(table: Table, names: Sequence[str]) -> Iterator[tuple[Place, Any]]:
+    """Batches of these columns that are not empty, each with its place."""
+    row = 0
+    for batch in table.batches(names):
+        if len(batch):
+            yield Place(table.place, row), batch
+        row += len(batch)
+
+
+def check_column(table: Table, name: str) -> str:
+    """Returns `name` if the table has that column; otherwise says which it has."""
+    of_a_file = table.path is not None
+    if name not in table.columns and of_a_file and without_header(table.columns):
+        raise BadInput(
+            f"{table.place} has no column {name!r}; its first row looks like values, not names"
+            f" ({', '.join(table.columns[:5])}, …): give names for a file without a header"
+        )
+    return choose(name, table.columns, f"column of {table.place}")
 
 
 def frame_table(frame: Any) -> Table:
@@ -54,7 +91,15 @@ def frame_table(frame: Any) -> Table:
         f"cannot read columns from {type(frame).__name__}: it is no mapping of arrays, no"
         " datasets.Dataset, and has no __arrow_c_stream__ (pandas 2.2 and Polars 1.3 have)",
     )
-    return _arrow_table("the frame", pa.table(frame))
+    with _one_line("the frame"):
+        return _arrow_table("the frame", pa.table(frame))
+
+
+@contextlib.contextmanager
+def _file(path: Path) -> Generator[None]:
+    check(path.is_file(), f"{path} does not exist or is no file")
+    with _one_line(str(path)):
+        yield
 
 
 @contextlib.contextmanager
@@ -71,7 +116,11 @@ def _one_line(place: str) -> Generator[None]:
 def _table(place: str, columns: Sequence[str], batches: Callable[..., Iterator[Any]]) -> Table:
     """A table whose columns have different names and whose reading errors are one line."""
     twice = {name for name in columns if columns.count(name) > 1}
-    check(not twice, f"{place}: several columns are called {', '.join(sorted(twice))}")
+    check(
+        not twice,
+        f"{place}: several columns are called {', '.join(sorted(twice))}"
+        + "; give names if the file has no header" * without_header(columns),
+    )
 
     def careful(names: Sequence[str]) -> Iterator[Any]:
         with _one_line(place):
@@ -94,9 +143,7 @@ def _dataset_table(dataset: Any) -> Table:
     return _table("the dataset", dataset.column_names, batches)
 
 
-def _open_parquet(path: Path, text: Collection[str]) -> Table:
-    del text  # Parquet knows its types
-
+def _open_parquet(path: Path) -> Table:
     def batches(names: list[str]) -> Iterator[Any]:
         with pq.ParquetFile(path) as file:
             yield from file.iter_batches(BATCH, columns=names)
@@ -104,48 +151,7 @@ def _open_parquet(path: Path, text: Collection[str]) -> Table:
     return _table(str(path), pq.read_schema(path).names, batches)
 
 
-def _open_csv(path: Path, text: Collection[str]) -> Table:
-    # Without threads the parser knows the number of a bad row.
-    one_thread = pyarrow.csv.ReadOptions(use_threads=False)
-
-    def batches(names: list[str]) -> Iterator[Any]:
-        # All as text: a type guessed from the first block may fail in the second.
-        types = pyarrow.csv.ConvertOptions(
-            include_columns=names, column_types=dict.fromkeys(names, pa.string())
-        )
-        row = 0
-        with pyarrow.csv.open_csv(path, one_thread, convert_options=types) as reader:
-            for batch in reader:
-                columns = {
-                    name: batch[name] if name in text else _floats(batch[name], name, row)
-                    for name in names
-                }
-                yield pa.record_batch(columns)
-                row += len(batch)
-
-    with pyarrow.csv.open_csv(path, one_thread) as reader:
-        return _table(str(path), reader.schema.names, batches)
-
-
-def _floats(column: Any, name: str, first: int) -> Any:
-    """Texts as numbers; `first` is the number of the first row."""
-    try:
-        return column.cast(pa.float64())
-    except pa.ArrowInvalid:  # the slow way allows blanks around a number, and finds the bad one
-        return pa.array(
-            [_float(text, name, first + i) for i, text in enumerate(column.to_pylist())]
-        )
-
-
-def _float(text: str, name: str, row: int) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"row {row}: column {name!r} has {text!r}, which is no number") from None
-
-
-def _open_npz(path: Path, text: Collection[str]) -> Table:
-    del text  # arrays know their types
+def _open_npz(path: Path) -> Table:
     with path.open("rb") as file:  # numpy would leave it open if it is damaged
         arrays = np.load(file, allow_pickle=False)
         check(hasattr(arrays, "files"), f"{path} holds one array; a .npz of named arrays is needed")
@@ -171,9 +177,4 @@ def _column(values: np.ndarray) -> Any:
     return column
 
 
-OPENERS: dict[str, Callable[[Path, Collection[str]], Table]] = {
-    ".parquet": _open_parquet,
-    ".csv": _open_csv,
-    ".csv.gz": _open_csv,
-    ".npz": _open_npz,
-}
+OPENERS: dict[str, Callable[[Path], Table]] = {".parquet": _open_parquet, ".npz": _open_npz}

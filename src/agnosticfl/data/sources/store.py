@@ -2,8 +2,9 @@
 """The data of a task from a store on the disc."""
 
 from pathlib import Path
+from typing import Any
 
-from agnosticfl.core.federated import Splits, as_splits
+from agnosticfl.core.federated import About, Splits, as_splits
 from agnosticfl.errors import check
 from agnosticfl.registry import SOURCES
 
@@ -22,5 +23,19 @@ def stored(
 
     check(Path(path).exists(), f"there is no store {path}; this makes it: {made_by}")
     store = open_store(path)
-    splits = as_splits(store.splits, f"the store {path}", store.vocabulary(), store.release)
+    splits = as_splits(store.splits, f"the store {path}", about(store), store.release)
     return splits._replace(digest=store.digest)
+
+
+def about(store: Any) -> About:
+    """What a store says of its data."""
+    from agnosticfl.data.preparation.record import to_json
+
+    meta, steps = store.meta, store.preparation()
+    return About(
+        meta.name,
+        meta.licence,
+        meta.labels,
+        store.vocabulary(),
+        None if steps is None else to_json(steps),
+    )

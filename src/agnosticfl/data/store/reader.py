@@ -3,6 +3,7 @@
 
     meta.json              names, schema, counts, licence, size and SHA-256 of every other file
     vocabulary.json        text only: the word of each token id
+    preparation.json       raw tables only: how a row becomes features
     <split>/examples.arrow one column per feature, one row per example, a client's rows adjacent
     <split>/domain.arrow   the domain of each example
     <split>/offsets.arrow  client k holds the rows offsets[k] … offsets[k+1]−1
@@ -25,6 +26,7 @@ import pyarrow.ipc
 
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.data.arrow import arrow_type, mapped
+from agnosticfl.data.preparation.record import Preparation, from_json
 from agnosticfl.data.source import SPLITS, Feature
 from agnosticfl.errors import BadInput, check
 
@@ -32,6 +34,7 @@ FORMAT = "agnosticfl-store"
 VERSION = 1
 META = "meta.json"
 VOCABULARY = "vocabulary.json"
+PREPARATION = "preparation.json"
 INT32, INT64 = Feature("int32", ()), Feature("int64", ())
 
 
@@ -60,6 +63,7 @@ class Meta(NamedTuple):
     left_out: Mapping[str, int]
     splits: Mapping[str, Counts]
     files: Mapping[str, FileInfo]  # path relative to the store -> size and checksum
+    notes: tuple[str, ...] = ()  # what a person should know before she trusts the data
 
 
 class Store(NamedTuple):
@@ -89,6 +93,17 @@ class Store(NamedTuple):
         if VOCABULARY not in self.meta.files:
             return None
         return tuple(json.loads((self.path / VOCABULARY).read_text(encoding="utf-8")))
+
+    def preparation(self) -> Preparation | None:
+        """How a row of the raw table became features, or None if the store was made otherwise."""
+        if PREPARATION not in self.meta.files:
+            return None
+        file = self.path / PREPARATION
+        try:
+            raw = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise BadInput(f"{file} cannot be read: {error}") from None
+        return from_json(raw, str(file))
 
 
 class ClientIds(Sequence[str]):
@@ -178,6 +193,7 @@ def _meta(raw: dict[str, Any]) -> Meta:
         left_out=dict(raw["left_out"]),
         splits=splits,
         files={name: FileInfo(**info) for name, info in raw["files"].items()},
+        notes=tuple(raw.get("notes", ())),  # older stores have none
     )
 
 

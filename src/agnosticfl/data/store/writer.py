@@ -13,11 +13,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from agnosticfl.data.preparation.record import to_json
 from agnosticfl.data.source import SPLITS, Source
 from agnosticfl.data.store.columns import write_split
 from agnosticfl.data.store.reader import (
     FORMAT,
     META,
+    PREPARATION,
     VOCABULARY,
     Counts,
     FileInfo,
@@ -56,6 +58,9 @@ def write_store(
         if source.vocabulary is not None:
             words = json.dumps(source.vocabulary, ensure_ascii=False)
             (stage / VOCABULARY).write_text(words, encoding="utf-8")
+        if source.preparation is not None:
+            steps = json.dumps(to_json(source.preparation), indent=1, ensure_ascii=False)
+            (stage / PREPARATION).write_text(steps, encoding="utf-8")
         write_meta(stage, _meta(source, splits, _file_infos(stage, progress)))
 
 
@@ -115,4 +120,5 @@ def _meta(source: Source, splits: Mapping[str, Counts], files: Mapping[str, File
         left_out=dict(source.left_out),  # complete only now: it fills while rows() runs
         splits=splits,
         files=files,
+        notes=source.notes,
     )

@@ -18,6 +18,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from agnosticfl.core import tree
 from agnosticfl.core.contribution import Broadcast
 from agnosticfl.core.federated import Splits
 from agnosticfl.core.model import Model
@@ -73,7 +74,7 @@ class SecureStrategy(AgnosticStrategy):
         bits = self.channel.bits
         short = 0 if bits is None else jax.tree.leaves(self.message)[0].size
         nodes = self._joined(grid, attempt)
-        arrays = wire.named(sent)
+        arrays = tree.named(sent)
         # Never used twice, not even by a server that lost its memory.
         self._last = max(self._last + 1, time.time_ns() // 10**6)
         try:

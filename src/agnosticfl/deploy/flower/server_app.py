@@ -12,10 +12,10 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from agnosticfl.core import tree
 from agnosticfl.core.federated import FederatedData, Splits
 from agnosticfl.core.model import Model
 from agnosticfl.data.store import open_store
-from agnosticfl.deploy import wire
 from agnosticfl.deploy.flower.federation import LOG, RoundPolicy
 from agnosticfl.deploy.flower.records import to_record
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
@@ -94,7 +94,7 @@ def make_strategy(
 
 def first_params(task: FederatedTask, model: Model) -> dict[str, np.ndarray]:
     """w_0, the same as a simulation's with the same seed."""
-    return wire.named(jax.jit(model.init)(jax.random.key(task.config.seed)))
+    return tree.named(jax.jit(model.init)(jax.random.key(task.config.seed)))
 
 
 def server_data(task: FederatedTask, options: Mapping[str, Any]) -> Splits:

@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from agnosticfl.core import tree
 from agnosticfl.core.channel import message_shapes
 from agnosticfl.core.contribution import Broadcast, ClientSum, Total, contribution_shapes
 from agnosticfl.core.federated import Splits
@@ -115,18 +116,18 @@ class AgnosticStrategy(Strategy):
 
         def init() -> ServerState:
             state = algorithm.init()
-            return state._replace(params=wire.from_named(to_arrays(result.arrays), state.params))
+            return state._replace(params=tree.from_named(to_arrays(result.arrays), state.params))
 
         def round(state: ServerState, t: int) -> tuple[ServerState, RoundInfo]:
             state, info = algorithm.round(state, t)
-            result.arrays = to_record(wire.named(state.params))
+            result.arrays = to_record(tree.named(state.params))
             return state, info
 
         return built._replace(algorithm=algorithm._replace(init=init, round=round))
 
     def attempt(self, grid: Grid, sent: Broadcast, attempt: Attempt) -> Any:
         """Σ_k over the clients that report in time, or `Abandoned`."""
-        arrays = to_record(wire.named(sent))
+        arrays = to_record(tree.named(sent))
         messages = self.configure_train(attempt.round, arrays, stamp(attempt), grid)
         gathered = gather(
             grid,

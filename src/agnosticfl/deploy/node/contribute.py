@@ -34,10 +34,10 @@ def jax_client(call: Call) -> "ClientSum":
     import jax
     import jax.numpy as jnp
 
+    from agnosticfl.core import tree
     from agnosticfl.core.contribution import Broadcast
     from agnosticfl.core.precision import in_precision
     from agnosticfl.core.work import ClientWork, check_work
-    from agnosticfl.deploy import wire
     from agnosticfl.engines.auto import auto_engine
     from agnosticfl.registry import MODELS
     from agnosticfl.runs.optimizers import build_optimizer
@@ -54,7 +54,7 @@ def jax_client(call: Call) -> "ClientSum":
         local_steps=config.local_steps,
     )
     engine = auto_engine(check_work(work), call.data, lambda _: np.array([call.client]), call.seed)
-    params = wire.from_named(call.params, jax.eval_shape(model.init, jax.random.key(0)))
+    params = tree.from_named(call.params, jax.eval_shape(model.init, jax.random.key(0)))
     total = in_precision(engine.compile(engine.sum_over_clients), config.precision)
     return total(Broadcast(params, jnp.asarray(call.alpha)), engine.cohort(call.round))
 
@@ -63,6 +63,7 @@ def answer(call: Call, sums: "ClientSum", state: Mapping[str, np.ndarray]) -> di
     """A contribution as it goes through the channel of the run, whose state is `state`."""
     import jax
 
+    from agnosticfl.core import tree
     from agnosticfl.core.channel import ENCODE
     from agnosticfl.core.random import client_key
     from agnosticfl.deploy import wire
@@ -70,4 +71,4 @@ def answer(call: Call, sums: "ClientSum", state: Mapping[str, np.ndarray]) -> di
 
     channel = build_channel(call.config, None)(jax.eval_shape(lambda: sums))
     key = jax.random.fold_in(client_key(call.seed, call.round, call.client), ENCODE)
-    return wire.pack(channel.encode(wire.from_named(state, channel.init()), sums, key))
+    return wire.pack(channel.encode(tree.from_named(state, channel.init()), sums, key))

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models that a run keeps: the last, and the best by its worst domain on held-out clients.
+
+Each is one file of safetensors, models/last.safetensors and models/best.safetensors, which holds
+the parameters by name, the round they are from, and a checksum of them.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from agnosticfl.core import tree
+from agnosticfl.core.evaluate import Results, worst_domain
+from agnosticfl.core.metrics import Reading
+from agnosticfl.core.model import Params
+from agnosticfl.errors import BadInput, check, choose
+from agnosticfl.files import write_bytes
+
+FOLDER = "models"  # in a run folder
+WHICH = ("last", "best")
+
+Keep: TypeAlias = Callable[[int, Params, Results], None]  # (t, w_t, what held-out clients say)
+
+
+class Look(NamedTuple):
+    """What a look at held-out clients says of the domain that is served worst."""
+
+    round: int
+    metric: str
+    domain: str
+    value: float
+
+
+class Kept(NamedTuple):
+    """Parameters from a file."""
+
+    arrays: dict[str, np.ndarray]  # by name
+    about: dict[str, str]  # the round they are from; of the best, the look that made them so
+
+
+def file_of(folder: Path, which: str) -> Path:
+    """Where a run in `folder` keeps that model."""
+    return folder / FOLDER / f"{choose(which, WHICH, 'model of a run')}.safetensors"
+
+
+def best_keeper(folder: Path, metric: str, how: Reading) -> Keep:
+    """Keeps the parameters whenever the worst domain is served better than ever before.
+
+    A run that goes on after a crash may meet rounds again that the file already knows of: they have
+    the same bits, so none of them beats it.
+    """
+    best = best_look(folder)
+
+    def keep(t: int, params: Params, results: Results) -> None:
+        nonlocal best
+        worst = worst_domain(results, metric, how.higher_is_better)
+        look = Look(t, metric, worst.domain, worst.value)
+        if np.isfinite(look.value) and (best is None or _better(how, look, best)):
+            best = look
+            write_params(file_of(folder, "best"), params, look._asdict())
+
+    return keep
+
+
+def best_look(folder: Path) -> Look | None:
+    """The look that made the best model the best; None without one."""
+    file = file_of(folder, "best")
+    if not file.exists():
+        return None
+    about = read_params(file).about
+    return Look(int(about["round"]), about["metric"], about["domain"], float(about["value"]))
+
+
+def _better(how: Reading, look: Look, best: Look) -> bool:
+    sign = 1 if how.higher_is_better else -1
+    return sign * look.value > sign * best.value
+
+
+def write_params(path: Path, params: Params, about: Mapping[str, Any]) -> None:
+    """Writes parameters by name, with a checksum; whole or not at all."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in tree.named(params).items()}
+    texts = {name: str(value) for name, value in about.items()}
+    path.parent.mkdir(exist_ok=True)
+    write_bytes(path, safetensors.numpy.save(arrays, {**texts, "sha256": _digest(arrays, texts)}))
+
+
+def read_params(path: Path) -> Kept:
+    """The inverse; a file that is damaged is refused."""
+    check(path.is_file(), f"there is no file {path}")
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            about: dict[str, str] = dict(file.metadata() or {})
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise BadInput(f"{path} is no file of safetensors: {error}") from None
+    found = about.pop("sha256", None)
+    check(found == _digest(arrays, about), f"{path} is damaged: its checksum is another")
+    return Kept(arrays, about)
+
+
+def _digest(arrays: Mapping[str, np.ndarray], about: Mapping[str, str]) -> str:
+    """Of names, types, shapes and numbers, and of what is said of them."""
+    total = hashlib.sha256(repr(sorted(about.items())).encode())
+    for name, array in sorted(arrays.items()):
+        total.update(repr((name, array.dtype.str, array.shape)).encode())
+        total.update(array.tobytes())
+    return total.hexdigest()
