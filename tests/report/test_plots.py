@@ -5,9 +5,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from agnosticfl.report.plots import close_up, draw_plots, pareto, privacy, undominated
+from agnosticfl.report.comparison import Comparison, compare_runs
+from agnosticfl.report.plots import draw_plots
 from agnosticfl.report.progress import ends, progress
-from agnosticfl.report.runs import Comparison, Run, compare_runs
+from agnosticfl.report.runs import Run
+from agnosticfl.report.tradeoffs import close_up, pareto, privacy, undominated
 from tests.helpers.reports import made_up
 
 

@@ -12,19 +12,21 @@ import pytest
 
 from agnosticfl.errors import BadInput
 from agnosticfl.report import tables, write_report
+from agnosticfl.report.comparison import compare_runs
 from agnosticfl.report.details import counts, ledger, losses, times
 from agnosticfl.report.grid import Entry, Grid, grid, in_bytes, latex, markdown, places
 from agnosticfl.report.progress import progress
-from agnosticfl.report.runs import Run, compare_runs
+from agnosticfl.report.record import as_json
+from agnosticfl.report.runs import Run
 from agnosticfl.report.table import results
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import run
 from tests.helpers.reports import made_up
 
 
-def by_accuracy(algorithm: str, accuracies: Sequence[float]) -> Run:
+def by_accuracy(algorithm: str, accuracies: Sequence[float], seed: int = 0) -> Run:
     test = {d: {"accuracy": v} for d, v in zip("ab", accuracies, strict=True)}
-    return made_up(algorithm, 0, [0.0, 0.0], test=test)
+    return made_up(algorithm, seed, [0.0, 0.0], test=test)
 
 
 def bold(grid: Grid) -> list[list[bool]]:
@@ -46,10 +48,10 @@ def test_cells_are_means_and_sample_deviations_and_the_best_is_bold():
     assert markdown(table).splitlines() == [
         "toy: test loss, mean (standard deviation) of 2 seeds",
         "",
-        "| algorithm | a | **b** | worst | difference |",  # b is the harder domain
+        "| algorithm | worst | difference | a | **b** |",  # b is the harder domain
         "| --- | ---: | ---: | ---: | ---: |",
-        "| FedAvg (uniform) | **1.00 (0)** | 4.50 (0.71) | 4.50 (0.71) | 3.50 |",
-        "| AFA | 2.00 (0) | **3.25 (0.35)** | **3.25 (0.35)** | **1.25** |",
+        "| FedAvg (uniform) | 4.50 (0.71) | 3.50 (0.71) | **1.00 (0)** | 4.50 (0.71) |",
+        "| AFA | **3.25 (0.35)** | **1.25 (0.35)** | 2.00 (0) | **3.25 (0.35)** |",
     ]
 
 
@@ -72,28 +74,93 @@ def test_bold_is_where_the_paper_prints_bold(
     algorithms = ("fedavg", "fedavg-target", "afa")
     runs = [by_accuracy(a, values) for a, values in zip(algorithms, accuracies, strict=True)]
     (table,) = results(compare_runs(runs))
-    paper = [0, 1, 3]  # it has no column of the worst
+    paper = [2, 3, 1]  # a, b and the difference; it has no column of the worst
     assert [[row[i] for i in paper] for row in bold(table)] == expected
-    assert [entry.bold for entry in table.header[1:3]] == [False, True]  # the target's name
+    assert [entry.bold for entry in table.header[3:5]] == [False, True]  # the target's name
 
 
 def test_accuracy_is_better_when_higher_and_equal_prints_are_marked_alike():
     runs = [by_accuracy("fedavg", [0.9, 0.5]), by_accuracy("afa", [0.90001, 0.7])]
     (table,) = results(compare_runs(runs))
-    assert [row[3] for row in texts(table)] == ["0.500", "0.700"]
-    assert bold(table) == [[True, False, False, False], [True, True, True, True]]
+    assert [row[1] for row in texts(table)] == ["0.500", "0.700"]
+    assert bold(table) == [[False, False, True, False], [True, True, True, True]]
 
 
-def test_a_domain_without_test_examples_has_no_column_and_a_diverged_model_says_so():
+def test_worst_and_difference_are_of_each_run_and_then_averaged():
+    """Two seeds that swing: each domain has the mean 0.7, but every run a worst one at 0.5."""
+    runs = [by_accuracy("afa", [0.5, 0.9]), by_accuracy("afa", [0.9, 0.4], seed=1)]
+    comparison = compare_runs(runs)
+    (row,) = comparison.rows
+    assert row.worst["accuracy"].mean == pytest.approx((0.5 + 0.4) / 2)
+    assert row.difference["accuracy"].mean == pytest.approx(((0.9 - 0.5) + (0.9 - 0.4)) / 2)
+    assert row.worst_domains["accuracy"] == ["a", "b"]
+    (table,) = results(comparison)
+    assert texts(table)[0][1:3] == ["0.450 (0.071)", "0.450 (0.071)"]
+    assert table.rows[0][1].hint == "a (1 of 2), b (1 of 2)"
+    written = as_json(comparison)["algorithms"][0]
+    assert written["worst"]["accuracy"]["domains"] == ["a", "b"]
+    assert written["difference"]["accuracy"]["values"] == pytest.approx([0.4, 0.5])
+
+
+def test_a_domain_without_test_examples_stays_in_the_table_and_a_note_names_it():
+    test = {"a": {"loss": 1.0}, "b": {"loss": None}}
+    run = made_up("afa", 0, [1.0, 2.0], test=test, examples={"test": {"a": 7, "b": 0}})
+    comparison = compare_runs([run])
+    (table,) = results(comparison)
+    assert [entry.text for entry in table.header] == ["algorithm", "worst", "difference", "a", "b"]
+    assert texts(table)[0] == ["AFA", "1.00", "0.00", "1.00", "–"]
+    assert [entry.text for entry in table.foot[0]] == ["test examples", "7", "", "7", "0"]
+    assert table.notes == [
+        "No test examples: 'b'; worst and difference are over the other 1 domains."
+    ]
+    assert as_json(comparison)["algorithms"][0]["test"]["loss"]["b"] is None
+
+
+def test_a_diverged_model_is_the_worst_there_is():
     def run(algorithm: str, second: float | None) -> Run:
         test = {"a": {"loss": 1.0}, "b": {"loss": second}}
-        return made_up(algorithm, 0, [1.0, 2.0], test=test)
+        return made_up(algorithm, 0, [1.0, 2.0], test=test, examples={"test": {"a": 7, "b": 3}})
 
-    (table,) = results(compare_runs([run("afa", None)]))
-    assert texts(table)[0] == ["AFA", "1.00", "1.00", "0.00"]
     (table,) = results(compare_runs([run("fedavg", 2.0), run("afa", None)]))
-    assert texts(table)[1] == ["AFA", "1.00", "diverged", "diverged", "diverged"]
+    assert texts(table)[1] == ["AFA", "diverged", "diverged", "1.00", "diverged"]
     assert bold(table)[0] == [True, True, True, True]
+    (alone,) = results(compare_runs([run("afa", None)]))  # it has examples, so a value was there
+    assert texts(alone)[0] == ["AFA", "diverged", "diverged", "1.00", "diverged"]
+
+
+def test_a_metric_that_is_not_defined_on_a_domain_is_said_with_the_reason():
+    test = {"a": {"loss": 1.0, "auroc": 0.8}, "b": {"loss": 2.0, "auroc": None}}
+    classes = {"names": ["no", "yes"], "test": {"a": [4, 3], "b": [0, 5]}}
+    run = made_up(
+        "afa",
+        0,
+        [1.0, 2.0],
+        test=test,
+        examples={"test": {"a": 7, "b": 5}},
+        classes=classes,
+        clients_with={"test": {"a": 2, "b": 4}},
+        higher_is_better={"loss": False, "auroc": True},
+    )
+    by_loss, by_auroc = results(compare_runs([run]))
+    assert by_loss.notes == []
+    assert texts(by_auroc)[0] == ["AFA", "0.800", "0.000", "0.800", "–"]
+    assert by_auroc.notes == [
+        "auroc is not defined on the test examples of 'b' (all are of one class); worst and"
+        " difference are over the other 1 domains."
+    ]
+    assert [[entry.text for entry in row] for row in by_loss.foot] == [
+        ["test examples", "5", "", "7", "5"],
+        ["of class no / yes", "0 / 5", "", "4 / 3", "0 / 5"],
+        ["test clients", "4", "", "2", "4"],
+    ]
+
+
+def test_many_classes_are_counted_from_the_rarest_to_the_most_frequent():
+    classes = {"names": list("vwxyz"), "test": {"a": [1, 2, 3, 4, 5], "b": [9, 9, 9, 9, 9]}}
+    changes = {"examples": {"test": {"a": 15, "b": 45}}, "overall": {"test": {"loss": 1.5}}}
+    run = made_up("afa", 0, [1.0, 2.0], classes=classes, **changes)
+    (table,) = results(compare_runs([run]))
+    assert [e.text for e in table.foot[1]] == ["of each of 5 classes", "9", "", "10–14", "1–5", "9"]
 
 
 def test_clients_and_all_examples_have_columns_if_they_were_measured():
@@ -102,9 +169,17 @@ def test_clients_and_all_examples_have_columns_if_they_were_measured():
         "clients": {"test": {"loss": {"variance": 0.0321, "worst_tenth": 4.0}}},
     }
     (table,) = results(compare_runs([made_up("afa", 0, [1.0, 2.0], **changes)]))
-    names = ["all", "worst", "difference", "worst 10 % of clients", "variance over clients"]
-    assert [entry.text for entry in table.header[3:]] == names
-    assert texts(table)[0][3:] == ["1.50", "2.00", "1.00", "4.00", "0.0321"]
+    names = [
+        "worst",
+        "difference",
+        "all",
+        "a",
+        "b",
+        "worst 10 % of clients",
+        "variance over clients",
+    ]
+    assert [entry.text for entry in table.header[1:]] == names
+    assert texts(table)[0][1:] == ["2.00", "1.00", "1.50", "1.00", "2.00", "4.00", "0.0321"]
 
 
 def course(algorithm: str, seed: int, worst: Sequence[float], every: int = 10) -> Run:
@@ -173,16 +248,17 @@ def test_without_fedavg_there_is_nothing_to_reach():
 
 def test_losses_of_all_splits_counts_and_bytes_stand_side_by_side():
     heldout = {"a": {"loss": 3.0}, "b": {"loss": None}}
-    data = {"train": {"a": 1234, "b": 5}}
+    data = {"train": {"a": 1234, "b": 5}, "test": {"a": 1000, "b": 2}}
     run = made_up("afa", 0, [1.0, 2.0], heldout=heldout, examples=data)
     absent = run.records[0] | {"round": 2, "loss": [1.0, None], "count": [4, 0]}
     comparison = compare_runs([run._replace(records=[*run.records, absent])])
     assert texts(losses(comparison)) == [
-        ["AFA, a", "1.00", "3.00", "1.00"],
-        ["AFA, b", "–", "–", "2.00"],
+        ["AFA, a", "1.00", "3.00", "1.00", "1,000"],
+        ["AFA, b", "–", "–", "2.00", "2"],
     ]
     assert texts(counts(comparison)) == [
         ["data, train", "1,234", "5"],
+        ["data, test", "1,000", "2"],
         ["a round, AFA", "3.5", "0.5 (absent in 50.0 % of the rounds)"],
     ]
     assert texts(ledger(comparison)) == [["AFA", "1 B", "2 B", "3 B", "3 B", "6 B"]]
@@ -203,6 +279,10 @@ def test_text_is_safe_in_every_form():
         "| --- | ---: |",
         "| λ & \\ | **1** |",
     ]
+    noted = table._replace(foot=[[Entry("n"), Entry("2")]], notes=["50 % of †"])
+    assert markdown(noted).endswith("| n | 2 |\n\n50 % of †\n")
+    assert "\\midrule\nn & 2" in latex(noted)
+    assert r"50 \% of $\dagger$" in latex(noted)
     assert r"\caption{50 \% of a\_b}" in latex(table)
     assert r"$\lambda$ \& \textbackslash{} & \textbf{1} \\" in latex(table)
 
@@ -265,7 +345,7 @@ def test_the_page_is_self_contained(tmp_path: Path):
 def test_the_latex_table_compiles(tmp_path: Path):
     table = grid(
         r"a_b & 50 % of {λ χ²} #1 ~ ^ \ <x|y>", ("–", "$x"), [[Entry("×"), Entry("1", 1, True)]]
-    )
+    )._replace(foot=[[Entry("ε ≤ 1"), Entry("2", interval="[1, 3]")]], notes=["† & ≥"])
     text = (
         r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{table}\end{document}"
     )

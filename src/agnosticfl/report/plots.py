@@ -41,7 +41,7 @@ class Course(NamedTuple):
 
 def draw_plots(comparison: Comparison) -> Iterator[Plot]:
     """The plots that these runs allow."""
-    if comparison.runs[0].summary.get("num_params") == 1:
+    if len(comparison.runs[0].summary.get("params", ())) == 1:
         yield _values(comparison)
     yield from _curves(comparison)
     if len(comparison.rows) > 2 and all(row.overall for row in comparison.rows):

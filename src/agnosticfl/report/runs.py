@@ -58,7 +58,7 @@ class Run(NamedTuple):
 
     @property
     def test_examples(self) -> dict[str, int]:
-        """Domain -> how many; empty in tests of summaries that do not say so."""
+        """Domain -> how many; empty if the summary does not say."""
         return self.summary.get("examples", {}).get("test", {})
 
     def predictions(self) -> Predictions | None:
