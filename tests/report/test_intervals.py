@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 
+from agnosticfl.report import intervals
 from agnosticfl.report.comparison import Comparison, compare_runs
 from agnosticfl.report.intervals import with_intervals
 from agnosticfl.report.table import help_lines, results
@@ -153,6 +154,25 @@ def test_a_metric_of_all_outputs_is_computed_resample_by_resample():
     unkept = predictions._replace(measured=predictions.measured._replace(outputs=None))
     missing = with_intervals(compare_runs([run]), lambda _: unkept).bootstrap.missing
     assert missing == {LARGEST: "what the models said was not kept"}
+
+
+def test_work_has_a_limit_and_the_caption_says_how_many_resamples_there_were(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    predictions = said([1.0] * 20 + [2.0] * 20, list(range(40)), [0] * 20 + [1] * 20)
+    monkeypatch.setattr(intervals, "PRODUCTS", 150 * (40 + 2 * 1 * 40))  # clients, sums of one run
+    (table,) = results(compared(predictions))
+    assert "150 resamples" in table.caption
+    monkeypatch.setattr(intervals, "PRODUCTS", 1)
+    assert compared(predictions).bootstrap.resamples == {"loss": 100}
+
+
+def test_draws_in_pieces_are_the_same_draws(monkeypatch: pytest.MonkeyPatch):
+    values = list(np.random.default_rng(0).normal(size=40))
+    predictions = said(values, list(range(40)), [0] * 20 + [1] * 20)
+    whole = interval(compared(predictions), "a")
+    monkeypatch.setattr(intervals, "CHUNK", 40 * 7)
+    assert interval(compared(predictions), "a") == whole
 
 
 def test_runs_without_predictions_or_with_others_clients_have_none_and_say_so():

@@ -5,19 +5,23 @@ import json
 import math
 import random
 import shutil
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from agnosticfl.files import write_json
 from agnosticfl.report import write_report
 from agnosticfl.runs.config import as_table
+from agnosticfl.runs.predictions import FOLDER, SUM
 from agnosticfl.runs.records import METRICS
 from agnosticfl.runs.resolve import resolve
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+waiting = pytest.importorskip("selenium.webdriver.support.wait", reason="needs selenium")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -38,23 +42,23 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def made_up_run(folder: Path, algorithm: str, seed: int) -> None:
+def made_up_run(folder: Path, algorithm: str, seed: int, domains: Sequence[str] = DOMAINS) -> None:
     """A run folder with everything that a report can show, and numbers that nobody trained."""
     rng = random.Random(f"{algorithm} {seed}")
-    target = DOMAINS[1] if algorithm == "fedavg-target" else None
+    target = domains[1] if algorithm == "fedavg-target" else None
     config = resolve("toy", algorithm, target, seed, rounds=40)
 
     def values(t: int) -> dict[str, dict[str, float]]:
-        return {d: {"loss": 2 + i + 5 / t + rng.random()} for i, d in enumerate(DOMAINS)}
+        return {d: {"loss": 2 + i + 5 / t + rng.random()} for i, d in enumerate(domains)}
 
     folder.mkdir(parents=True)
     write_json(folder / "config.json", as_table(config))
     records = [
         {
             "round": t,
-            "domain_weights": [0.5, 0.5],
+            "domain_weights": [1 / len(domains)] * len(domains),
             "loss": [v["loss"] for v in values(t).values()],
-            "count": [rng.randrange(90, 110), rng.randrange(3)],
+            "count": [rng.randrange(90, 110), *(rng.randrange(3) for _ in domains[1:])],
             "bytes_down": 1000,
             "bytes_up": 1200,
             "seconds": 0.1,
@@ -64,18 +68,37 @@ def made_up_run(folder: Path, algorithm: str, seed: int) -> None:
     ]
     (folder / METRICS).write_text("".join(json.dumps(record) + "\n" for record in records))
     spread = {"loss": {"variance": rng.random(), "worst_tenth": 5.0}}
+    test = values(40)
+    losses = [values["loss"] for values in test.values()]
     summary = {
-        "domains": DOMAINS,
-        "test": values(40),
+        "domains": domains,
+        "test": test,
         "heldout": values(40),
-        "overall": {"test": {"loss": 2.5}},
+        "overall": {"test": {"loss": statistics.fmean(losses)}},
         "clients": {"test": spread},
-        "examples": {"train": dict.fromkeys(DOMAINS, 1000)},
+        "examples": dict.fromkeys(("train", "test"), dict.fromkeys(domains, 1000)),
         "bytes": {"down_per_round": 1000, "up_per_round": 1200, "paper_per_round": 2000},
         "num_params": 1,
         "environment": {"python": "3"},
     }
     write_json(folder / "summary.json", summary)
+    keep(folder, losses, domains)
+
+
+def keep(folder: Path, losses: Sequence[float], domains: Sequence[str]) -> None:
+    """Predictions of 10 clients in each domain, half of them better than its loss, half worse."""
+    domain = np.repeat(np.arange(len(domains)), 10)
+    values = np.array(losses)[domain] + np.tile([0.5, -0.5], 5 * len(domains))
+    (folder / FOLDER).mkdir()
+    np.savez(
+        folder / FOLDER / "test-last.npz",
+        client=np.arange(len(domain)),
+        domain=domain,
+        by_example=np.array(True),
+        client_ids=np.arange(len(domain)).astype(str),
+        domains=np.array(domains),
+        **{f"{SUM}loss": np.stack([values, np.ones(len(values))])},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +107,17 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for algorithm in ("fedavg", "fedavg-target", "afa"):
         for seed in range(3):
             made_up_run(folder / f"{algorithm}-{seed}", algorithm, seed)
+    write_report([folder], folder)
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module", params=[8, 56])
+def many(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of many domains."""
+    folder = tmp_path_factory.mktemp("many")
+    for algorithm in ("fedavg", "afa"):
+        names = [f"東京 hospital {i}" for i in range(request.param)]
+        made_up_run(folder / algorithm, algorithm, 0, names)
     write_report([folder], folder)
     return folder / "report.html"
 
@@ -155,6 +189,43 @@ def test_tables_sort_by_mouse_and_by_keyboard(browser: Any, report: Path):
     number.click()
     assert [float(text.split()[0]) for text in column(browser, 1)] == values[::-1]
     assert browser.get_log("browser") == []
+
+
+def test_counts_stay_below_when_a_table_is_sorted(browser: Any, report: Path):
+    show(browser, report)
+    heads(browser)[0].click()
+    foot = "return [...document.querySelector('table').tFoot.rows].map(row => row.cells[0].textContent)"
+    assert browser.execute_script(foot) == ["test examples"]
+    assert "test examples" not in column(browser, 0)
+
+
+def test_the_page_explains_bold_dashes_and_brackets(browser: Any, report: Path):
+    show(browser, report)
+    text = browser.find_element("css selector", ".reading").text
+    for sign in ("Bold is", "– stands for", "In parentheses", "In brackets", "† marks"):
+        assert sign in text
+    assert "Thin lines are seeds" in browser.find_element("id", "training").text
+
+
+def test_what_matters_is_seen_without_scrolling_and_the_rest_scrolls(browser: Any, many: Path):
+    show(browser, many, 1400)
+    seen = browser.execute_script(
+        "const box = document.querySelector('.wide');"
+        "const right = box.getBoundingClientRect().right;"
+        "const heads = [...box.querySelectorAll('thead th')];"
+        "return heads.filter(h => h.getBoundingClientRect().right <= right).map(h => h.textContent)"
+    )
+    assert seen[1:3] == ["worst", "difference"]
+    assert len(seen) >= 10  # the page uses the window's width
+    size = "const b = document.querySelector('.wide'); return [b.scrollWidth > b.clientWidth, b.classList.contains('more')]"
+    wide, marked = browser.execute_script(size)
+    assert wide == marked
+    show(browser, many, 400)
+    assert browser.execute_script(size) == [True, True]
+    browser.execute_script("document.querySelector('.wide').scrollLeft = 1e6")
+    waiting.WebDriverWait(browser, 10).until(lambda b: b.execute_script(size) == [True, False])
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 400
+    assert "Thin lines" not in browser.find_element("id", "training").text
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of what fairness and privacy cost."""
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
 
 from agnosticfl.report.comparison import Comparison, compare_runs
+from agnosticfl.report.drawing import Plot, save
 from agnosticfl.report.plots import draw_plots
 from agnosticfl.report.progress import ends, progress
 from agnosticfl.report.runs import Run
 from agnosticfl.report.tradeoffs import close_up, pareto, privacy, undominated
-from tests.helpers.reports import made_up
+from tests.helpers.reports import course, made_up
 
 
 def test_a_point_is_beaten_by_one_that_is_as_high_in_both_and_higher_in_one():
@@ -78,3 +81,69 @@ def test_utility_against_privacy_is_a_line_an_algorithm():
     assert ends(two, progress(two)) == {0: 3.0}  # others are held against FedAvg without privacy
     one_budget = compare_runs([run for run in runs if run.config.algorithm == "fedavg"])
     assert "privacy" not in [plot.name for plot in draw_plots(one_budget)]
+
+
+def plots(comparison: Comparison) -> dict[str, Plot]:
+    return {plot.name: plot for plot in draw_plots(comparison)}
+
+
+def many(number: int, seeds: int = 1, letters: str = "domain") -> Comparison:
+    """Domain i has the loss i."""
+    names = [f"{letters} {i}" for i in range(number)]
+    losses = [float(i) for i in range(number)]
+    return compare_runs(
+        [course(a, s, names, losses) for a in ("fedavg", "afa") for s in range(seeds)]
+    )
+
+
+def test_many_domains_are_the_highest_the_lowest_the_median_and_a_band():
+    plot = plots(many(57, seeds=2))["train"]
+    legend = [text.get_text() for text in plot.figure.legends[0].get_texts()]
+    assert legend == [
+        "all domains",
+        *["highest at the end", "median of the domains"],
+        "lowest at the end",
+    ]
+    for axes in plot.figure.axes:
+        assert [line.get_ydata()[-1] for line in axes.lines] == [56.0, 28.0, 0.0]
+        (band,) = axes.collections
+        heights = band.get_paths()[0].vertices[:, 1]
+        assert (heights.min(), heights.max()) == (0.0, 56.0)
+        assert axes.get_title(loc="left").endswith("highest domain 56, lowest domain 0")
+
+
+def test_few_domains_have_a_line_each_and_no_two_look_alike():
+    (axes, _) = plots(many(6))["train"].figure.axes
+    styles = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
+    assert len(axes.lines) == len(styles) == 6
+
+
+def test_the_axis_of_the_weights_fits_them_and_begins_at_0():
+    for number in (2, 56):
+        (axes,) = plots(many(number))["weights"].figure.axes
+        assert axes.get_ylim() == pytest.approx((0, 1.05 / number))
+
+
+def test_names_in_any_letters_are_no_warning_and_stay_text(tmp_path: Path):
+    """Warnings are errors here."""
+    for number in (2, 9):
+        for plot in draw_plots(many(number, letters="東京")):
+            save(plot, tmp_path)
+        text = (tmp_path / "train.svg").read_text()
+        assert "東京 0" in text
+        assert "sans-serif" in text  # whatever the browser has
+
+
+def test_the_learned_value_is_drawn_of_models_of_one_number():
+    assert "value" not in plots(many(2))
+    for numbers in ([1.0], [1.0, 2.0]):
+        run = made_up("afa", 0, [1.0, 2.0], params=numbers)
+        run = run._replace(records=[record | {"params": numbers} for record in run.records])
+        assert ("value" in plots(compare_runs([run]))) == (len(numbers) == 1)
+
+
+def test_domains_without_held_out_examples_are_named_below_the_curves():
+    run = course("afa", 0, ["a", "b"], [1.0, 2.0])
+    for record in run.records:
+        record["heldout"] = {"a": {"loss": 1.0}, "b": {"loss": None}}
+    assert "on held-out clients (none of 'b')" in plots(compare_runs([run]))["curves"].caption

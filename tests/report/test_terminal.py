@@ -4,6 +4,7 @@
 import io
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from agnosticfl.report import tables
@@ -68,13 +69,14 @@ def test_long_and_wide_names_are_broken_and_not_cut():
     comparison = compared([name, "b" * 40])
     (table,) = results(comparison)
     text = printed(table)
-    letters = "".join(c for c in text if c not in " │┃\n")
-    assert name in letters
-    assert letters.count("b") >= 40
+    assert set(name) <= set(text)
+    assert text.count("b") >= 40
+    assert "…" not in text
+    assert max(map(cell_len, text.splitlines())) <= 80
 
 
 def test_intervals_have_a_line_of_their_own():
     table = grid("caption", ("row", "value"), [[Entry("a"), Entry("1.0", 1.0, interval="[0, 2]")]])
     lines = [line.strip("│ ") for line in printed(table).splitlines()]
     assert "a   │    1.0" in lines
-    assert "│ [0, 2]" in lines
+    assert lines[lines.index("a   │    1.0") + 1] == "[0, 2]"
