@@ -21,6 +21,7 @@ from agnosticfl.cli.arguments import (
 )
 from agnosticfl.cli.data import data_app
 from agnosticfl.cli.deploy import deploy_app
+from agnosticfl.cli.model import add_commands
 from agnosticfl.cli.plain import Program
 from agnosticfl.errors import check, one_line_errors
 
@@ -181,6 +182,9 @@ def report(
 
     place = out or folders[0]
     print_report(reports.write_report(folders, place), place)
+
+
+add_commands(app)
 
 
 @app.command()

@@ -103,9 +103,7 @@ def as_splits(
     for split in ("train", "test"):
         check(split in parts, f"{place} has no split {split!r}")
     size = None if about.vocabulary is None else len(about.vocabulary)
-    return Splits(
-        parts["train"], parts["test"], parts.get("heldout"), size, release, about=about
-    )
+    return Splits(parts["train"], parts["test"], parts.get("heldout"), size, release, about=about)
 
 
 def from_arrays(

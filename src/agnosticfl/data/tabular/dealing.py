@@ -14,7 +14,13 @@ from agnosticfl.data.in_memory import generator
 from agnosticfl.data.preparation.apply import label_values
 from agnosticfl.data.preparation.record import Label
 from agnosticfl.data.source import SPLITS
-from agnosticfl.data.splits import Fractions, lenient_shares, split_of, stratified_splits, uniform_hash
+from agnosticfl.data.splits import (
+    Fractions,
+    lenient_shares,
+    split_of,
+    stratified_splits,
+    uniform_hash,
+)
 from agnosticfl.data.tabular.names import ROW
 from agnosticfl.data.tabular.owners import Owners, Piece, main_domains, pieces
 

@@ -40,7 +40,11 @@ def notes_on(
 def _thin_domains(
     options: Options, domains: Sequence[str], counts: Mapping[str, np.ndarray]
 ) -> Iterator[str]:
-    asked = {"train": True, "heldout": options.heldout_fraction > 0, "test": options.test_fraction > 0}
+    asked = {
+        "train": True,
+        "heldout": options.heldout_fraction > 0,
+        "test": options.test_fraction > 0,
+    }
     for split in SPLITS:
         if not (asked[split] or split in counts):
             continue
@@ -66,9 +70,7 @@ def _advice(options: Options, split: str) -> str:
     return f"what is measured there is noise or missing; try {', '.join(ways)}"
 
 
-def _thin_classes(
-    preparation: Preparation, classes: Counter[tuple[str, int]]
-) -> Iterator[str]:
+def _thin_classes(preparation: Preparation, classes: Counter[tuple[str, int]]) -> Iterator[str]:
     label = preparation.label
     if label is None or label.classes is None:
         return
