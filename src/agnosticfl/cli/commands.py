@@ -188,6 +188,27 @@ add_commands(app)
 
 
 @app.command()
+def init(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="A store that `prepare` made.")],
+    out: Annotated[Path, typer.Option(metavar="TASK.toml", help="Where the new task goes.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="One that fits (`data info` lists them); the first of them by default."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+) -> None:
+    """Write a first task for a store, with comments; it runs as it is."""
+    from agnosticfl.data.store import open_store
+    from agnosticfl.files import write_whole
+    from agnosticfl.runs.starter import starter_task
+
+    check(out.suffix == ".toml", f"{out} must end in .toml, as the files of tasks do")
+    check(not out.exists() or overwrite, f"{out} exists; --overwrite replaces it")
+    write_whole(out, starter_task(open_store(store), str(store), model))
+    typer.echo(f"{out}: a task for {store}; try: agnosticfl compare {out} --algorithms fedavg,afa")
+
+
+@app.command()
 def tasks() -> None:
     """List the tasks."""
     from agnosticfl.runs.tasks import task_description, task_names

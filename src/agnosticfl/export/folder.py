@@ -56,12 +56,11 @@ def export_run(
     check(file.exists(), f"{run} kept no {which} model{_why_not(which)}")
     params = kept.read_params(file)
     facts = about.read_facts(run)
-    config = from_table(read_json(run / "config.json"), str(run / "config.json"))
     with staging(Path(out), partial(_check_target, overwrite=overwrite)) as stage:
         kept.write_params(stage / PARAMS, params.arrays, {**params.about, "which": which})
         write_json(stage / CONFIG, read_json(run / "config.json"))
         about.write_facts(stage, facts)
-        write_whole(stage / CARD, model_card(run, which, config, facts))
+        write_whole(stage / CARD, model_card(run, which, facts))
         files = {p.name: file_info(p)._asdict() for p in sorted(stage.iterdir()) if p.name != LOCK}
         write_json(stage / MANIFEST, {"format": FORMAT, "version": VERSION, "files": files})
     return which
