@@ -17,3 +17,10 @@ Sets = Annotated[
 Target = Annotated[str | None, typer.Option(help="Domain of FedAvg (target-only).")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")]
 Out = Annotated[Path | None, typer.Option(help="Folder to write to; below runs/ by default.")]
+Which = Annotated[
+    str,
+    typer.Option(
+        metavar="last|best",
+        help="Report each run's last model, or the best by its worst domain on held-out clients.",
+    ),
+]

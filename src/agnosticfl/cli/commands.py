@@ -18,6 +18,7 @@ from agnosticfl.cli.arguments import (
     Sets,
     Target,
     Task,
+    Which,
 )
 from agnosticfl.cli.data import data_app
 from agnosticfl.cli.deploy import deploy_app
@@ -80,6 +81,7 @@ def run(
     resume: Resume = False,
     overwrite: Overwrite = False,
     precision: Precision = None,
+    which: Which = "last",
     cache: Cache = True,
     coordinator: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where process 0 of several listens.")
@@ -111,7 +113,7 @@ def run(
     with together, stop_on_signals() as should_stop:
         summary = watched_run(config, folder, should_stop=should_stop, **options)
         if processes.is_first():
-            print_report(report.write_report([folder], folder), folder)
+            print_report(report.write_report([folder], folder, which), folder)
     fail_if_diverged([summary])
 
 
@@ -137,6 +139,7 @@ def compare(
     resume: Resume = False,
     overwrite: Overwrite = False,
     precision: Precision = None,
+    which: Which = "last",
     cache: Cache = True,
 ) -> None:
     """Run algorithms on the same seeds and print the paper's table."""
@@ -165,7 +168,7 @@ def compare(
             rounds=rounds,
             sets=_settings(sets, secure, dp, compress, precision),
         )
-    print_report(report.write_report([folder], folder), folder)
+    print_report(report.write_report([folder], folder, which), folder)
     fail_if_diverged(summaries)
 
 
@@ -175,13 +178,21 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Where to write; the first folder if not given.")
     ] = None,
+    which: Which = "last",
+    per_client: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.parquet",
+            help="Write the values of single clients too; a name in .csv gives that.",
+        ),
+    ] = None,
 ) -> None:
     """Make the table, the plots and the page again from run folders."""
     from agnosticfl import report as reports
     from agnosticfl.cli.console import print_report
 
     place = out or folders[0]
-    print_report(reports.write_report(folders, place), place)
+    print_report(reports.write_report(folders, place, which, per_client), place)
 
 
 add_commands(app)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from agnosticfl.engines.helpers.tuning import stopwatch
-from agnosticfl.report import Comparison, tables, terminal
+from agnosticfl.report import Comparison, short_help, tables, terminal
 from agnosticfl.runs import processes
 from agnosticfl.runs.cache import remember_compilations
 from agnosticfl.runs.config import Config
@@ -32,10 +32,11 @@ def messages(text: str) -> None:
 
 
 def print_report(comparison: Comparison, folder: Path) -> None:
-    """The tables, and where the rest is."""
+    """The tables, how to read them, and where the rest is."""
     console = Console(width=None if sys.stdout.isatty() else 160)
-    for grid in tables(comparison):
-        console.print(terminal(grid))
+    for grid in tables(comparison, short=True):
+        console.print(terminal(grid, console.width))
+    console.print(short_help(comparison), style="dim", highlight=False, markup=False)
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False)
 
 

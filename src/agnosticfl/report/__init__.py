@@ -5,32 +5,54 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agnosticfl.files import write_json, write_whole
+from agnosticfl.report.comparison import Comparison, compare_runs
 from agnosticfl.report.details import counts, ledger, losses, times
-from agnosticfl.report.grid import Grid, latex, markdown, terminal
+from agnosticfl.report.drawing import save
+from agnosticfl.report.grid import Grid, latex, markdown
+from agnosticfl.report.intervals import with_intervals
 from agnosticfl.report.page import make_page
-from agnosticfl.report.plots import draw_plots, save
+from agnosticfl.report.per_client import check_name, write_per_client
+from agnosticfl.report.plots import draw_plots
 from agnosticfl.report.progress import costs
-from agnosticfl.report.runs import Comparison, as_json, compare_runs, load_runs
-from agnosticfl.report.table import results
+from agnosticfl.report.record import as_json
+from agnosticfl.report.runs import load_runs
+from agnosticfl.report.table import help_lines, results, short_help
+from agnosticfl.report.terminal import terminal
 
-__all__ = ["Comparison", "tables", "terminal", "write_report"]
-
-
-def tables(comparison: Comparison) -> list[Grid]:
-    """What came out, one table per metric, and what it cost to be as good as FedAvg."""
-    return [*results(comparison), *costs(comparison)]
+__all__ = ["Comparison", "load_runs", "short_help", "tables", "terminal", "write_report"]
 
 
-def write_report(folders: Iterable[Path], out: Path) -> Comparison:
-    """Compares the finished runs in `folders` and writes the report into `out`."""
-    comparison = compare_runs(load_runs(folders))
+def tables(comparison: Comparison, short: bool = False) -> list[Grid]:
+    """What came out, one table per metric, and what it cost to be as good as FedAvg.
+
+    Args:
+      short: of very many domains, only the worst few and the best.
+    """
+    return [*results(comparison, short), *costs(comparison)]
+
+
+def write_report(
+    folders: Iterable[Path], out: Path, which: str = "last", per_client: Path | None = None
+) -> Comparison:
+    """Compares the finished runs in `folders` and writes the report into `out`.
+
+    Args:
+      which: model of each run: "last", or "best" by its worst domain on held-out clients.
+      per_client: a file for the values of single clients.
+    """
+    if per_client is not None:
+        check_name(per_client)
+    comparison = with_intervals(compare_runs(load_runs(folders, which)))
     main, figures = tables(comparison), list(draw_plots(comparison))
     details = [part(comparison) for part in (losses, counts, ledger, times)]
     out.mkdir(parents=True, exist_ok=True)
     for figure in figures:
         save(figure, out / "plots")
-    write_whole(out / "table.md", "\n".join(map(markdown, main + details)))
-    write_whole(out / "table.tex", "\n".join(map(latex, main)))
+    parts = [*map(markdown, main), *(f"{line}\n" for line in help_lines(comparison))]
+    write_whole(out / "table.md", "\n".join([*parts, *map(markdown, details)]))
+    write_whole(out / "table.tex", "\n".join(map(latex, tables(comparison, short=True))))
     write_json(out / "comparison.json", as_json(comparison))
     write_whole(out / "report.html", make_page(comparison, main, details, figures))
+    if per_client is not None:
+        write_per_client(comparison, per_client)
     return comparison

@@ -3,8 +3,9 @@
 
 import numpy as np
 
+from agnosticfl.report.comparison import Cell, Comparison, Row, cell, model_text, seeds_text
 from agnosticfl.report.grid import DASH, Entry, Grid, grid, in_bytes, number, places
-from agnosticfl.report.runs import Cell, Comparison, Row, Run, cell, seeds_text
+from agnosticfl.report.runs import Run
 
 LAST = 0.1  # the share of the rounds that tells the training loss at the end
 
@@ -21,13 +22,17 @@ def losses(comparison: Comparison) -> Grid:
     }
     decimals = places(c.mean for several in cells.values() for c in several if c)
     rows = [
-        [Entry(f"{title}, {domain}"), *(number(c, decimals) for c in several)]
+        [
+            Entry(f"{title}, {domain}"),
+            *(number(c, decimals) for c in several),
+            _tested(comparison, domain),
+        ]
         for (title, domain), several in cells.items()
     ]
     return grid(
-        f"{comparison.task}: loss at the end; training loss is the mean of the last"
-        f" {100 * LAST:.0f} % of the rounds{seeds_text(comparison)}",
-        ("algorithm, domain", "training", "held-out", "test"),
+        f"{comparison.task}: loss{model_text(comparison) or ' at the end'}; training loss is the"
+        f" mean of the last {100 * LAST:.0f} % of the rounds{seeds_text(comparison)}",
+        ("algorithm, domain", "training", "held-out", "test", "test examples"),
         rows,
     )
 
@@ -83,6 +88,11 @@ def _training(row: Row, domain: int) -> Cell | None:
 def _loss(row: Row, split: str, domain: str) -> Cell | None:
     values = [run.summary.get(split, {}).get(domain, {}).get("loss") for run in row.runs]
     return None if None in values else cell(values)
+
+
+def _tested(comparison: Comparison, domain: str) -> Entry:
+    examples = comparison.runs[0].test_examples.get(domain)
+    return Entry(DASH) if examples is None else Entry(f"{examples:,}", examples)
 
 
 def _count(numbers: np.ndarray) -> Entry:

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table of entries, and the forms it is printed in: Markdown, LaTeX, terminal."""
+"""A table of entries, and the forms it is written in: Markdown and LaTeX."""
 
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rich.markup import escape
-from rich.table import Table
-
-from agnosticfl.report.runs import Cell
+from agnosticfl.report.comparison import Cell, Interval
 
 DASH = "–"  # nothing was measured
 
@@ -29,6 +26,10 @@ LATEX = {
     "–": "--",
     "×": r"$\times$",
     "²": "$^2$",
+    "ε": r"$\varepsilon$",
+    "†": r"$\dagger$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
 }
 
 
@@ -38,6 +39,8 @@ class Entry(NamedTuple):
     text: str
     value: float | None = None  # by which a column is sorted; by the text if there is none
     bold: bool = False
+    interval: str = ""  # in brackets, below the number where lines can be broken
+    hint: str = ""  # what a page says when somebody points at it
 
 
 class Grid(NamedTuple):
@@ -46,6 +49,8 @@ class Grid(NamedTuple):
     caption: str
     header: list[Entry]
     rows: list[list[Entry]]
+    foot: Sequence[list[Entry]] = ()  # what stands behind the numbers; never sorted
+    notes: Sequence[str] = ()  # what must be said below
 
 
 def grid(caption: str, names: Iterable[str], rows: Iterable[Sequence[Entry]]) -> Grid:
@@ -56,14 +61,19 @@ def grid(caption: str, names: Iterable[str], rows: Iterable[Sequence[Entry]]) ->
 def markdown(grid: Grid) -> str:
     """For `table.md`."""
     rule = ["---", *["---:"] * (len(grid.header) - 1)]
-    rows = [[_markdown(entry) for entry in row] for row in (grid.header, *grid.rows)]
+    rows = [[_markdown(entry) for entry in row] for row in (grid.header, *grid.rows, *grid.foot)]
     lines = ["| " + " | ".join(cells) + " |" for cells in (rows[0], rule, *rows[1:])]
-    return f"{grid.caption}\n\n" + "\n".join(lines) + "\n"
+    notes = "".join(f"\n{note}\n" for note in grid.notes)
+    return f"{grid.caption}\n\n" + "\n".join(lines) + "\n" + notes
 
 
 def latex(grid: Grid) -> str:
     r"""For `table.tex`: needs `\usepackage{booktabs}`."""
-    lines = [" & ".join(map(_latex, row)) + r" \\" for row in (grid.header, *grid.rows)]
+    header, rows, foot = (
+        [" & ".join(map(_latex, row)) + r" \\" for row in part]
+        for part in ([grid.header], grid.rows, grid.foot)
+    )
+    notes = [rf"\par\smallskip{{\footnotesize {_latex_text(note)}}}" for note in grid.notes]
     return "\n".join(
         [
             r"\begin{table}",
@@ -71,25 +81,17 @@ def latex(grid: Grid) -> str:
             r"\centering",
             rf"\begin{{tabular}}{{l{'r' * (len(grid.header) - 1)}}}",
             r"\toprule",
-            lines[0],
+            *header,
             r"\midrule",
-            *lines[1:],
+            *rows,
+            *([r"\midrule", *foot] if foot else []),
             r"\bottomrule",
             r"\end{tabular}",
+            *notes,
             r"\end{table}",
             "",
         ]
     )
-
-
-def terminal(grid: Grid) -> Table:
-    """For the terminal."""
-    table = Table(title=escape(grid.caption), title_justify="left")
-    for number, entry in enumerate(grid.header):
-        table.add_column(escape(entry.text), justify="right" if number else "left")
-    for row in grid.rows:
-        table.add_row(*(f"[bold]{escape(e.text)}[/]" if e.bold else escape(e.text) for e in row))
-    return table
 
 
 def places(values: Iterable[float]) -> int:
@@ -100,11 +102,15 @@ def places(values: Iterable[float]) -> int:
 
 
 def number(cell: Cell | None, decimals: int) -> Entry:
-    """Mean (standard deviation)."""
+    """Mean (standard deviation), and the interval."""
     if cell is None:
         return Entry(DASH)
     spread = "" if cell.std is None else f" ({_deviation(cell.std, decimals)})"
-    return Entry(plain(cell.mean, decimals) + spread, cell.mean)
+    return Entry(
+        plain(cell.mean, decimals) + spread,
+        cell.mean,
+        interval="" if cell.interval is None else _interval(cell.interval, decimals),
+    )
 
 
 def plain(value: float, decimals: int) -> str:
@@ -117,6 +123,10 @@ def plain(value: float, decimals: int) -> str:
 def _deviation(std: float, decimals: int) -> str:
     """As exact as the mean, and never a 0 that is none."""
     return plain(std, decimals) if std >= 10**-decimals else f"{std:.1g}"
+
+
+def _interval(interval: Interval, decimals: int) -> str:
+    return f"[{', '.join(plain(end, decimals) for end in interval)}]"
 
 
 def in_bytes(size: float) -> str:
@@ -133,12 +143,16 @@ def byte_unit(size: float) -> tuple[int, str]:
 
 def _markdown(entry: Entry) -> str:
     text = entry.text.replace("|", r"\|")
-    return f"**{text}**" if entry.bold else text
+    return _beside(f"**{text}**" if entry.bold else text, entry)
 
 
 def _latex(entry: Entry) -> str:
     text = _latex_text(entry.text)
-    return rf"\textbf{{{text}}}" if entry.bold else text
+    return _beside(rf"\textbf{{{text}}}" if entry.bold else text, entry)
+
+
+def _beside(text: str, entry: Entry) -> str:
+    return f"{text} {entry.interval}" if entry.interval else text
 
 
 def _latex_text(text: str) -> str:

@@ -8,9 +8,10 @@ from html import escape
 from importlib import resources
 from string import Template
 
+from agnosticfl.report.comparison import Comparison
+from agnosticfl.report.drawing import Plot, svg
 from agnosticfl.report.grid import Entry, Grid, grid
-from agnosticfl.report.plots import Plot, svg
-from agnosticfl.report.runs import Comparison
+from agnosticfl.report.table import help_lines
 from agnosticfl.runs.config import flat
 
 # Plots that stand beside the tables of their own section.
@@ -29,6 +30,8 @@ def make_page(
         title=escape(f"{comparison.task}: agnostic federated learning"),
         lead=escape(_lead(comparison)),
         tables="\n".join(map(_table, main)),
+        reading="\n".join(f"<li>{escape(line)}</li>" for line in help_lines(comparison)),
+        lines=escape(_lines(comparison)),
         figures=_figures(plot for plot in plots if plot.name not in own),
         losses=_figures(plot for plot in plots if plot.name in LOSSES) + losses,
         counts=_figures(plot for plot in plots if plot.name in COUNTS) + counts,
@@ -51,21 +54,37 @@ def _lead(comparison: Comparison) -> str:
     return ", ".join(f"{n:,} {word}{'s' * (n != 1)}" for n, word in numbers if n is not None)
 
 
+def _lines(comparison: Comparison) -> str:
+    """What the plots draw of several seeds."""
+    if max(len(row.runs) for row in comparison.rows) == 1:
+        return ""
+    return (
+        "Thin lines are seeds, the pale band lies between the lowest and the highest, the thick"
+        " line is their mean."
+    )
+
+
 def _table(grid: Grid) -> str:
     head = "".join(
         f'<th scope="col" aria-sort="none"><button type="button">{_text(entry)}</button></th>'
         for entry in grid.header
     )
-    body = "\n".join(
-        f'<tr><th scope="row">{_text(row[0])}</th>{"".join(map(_cell, row[1:]))}</tr>'
-        for row in grid.rows
-    )
+    body = _rows(grid.rows)
+    foot = f"<tfoot>\n{_rows(grid.foot)}\n</tfoot>" if grid.foot else ""
+    notes = "".join(f'<p class="note">{escape(note)}</p>\n' for note in grid.notes)
     caption = escape(grid.caption)
     return (
         f'<p class="caption">{caption}</p>\n'
         f'<div class="wide" role="region" tabindex="0" aria-label="{caption}">\n'
         f'<table aria-label="{caption}"><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{body}\n</tbody></table></div>\n"
+        f"<tbody>\n{body}\n</tbody>{foot}</table></div>\n{notes}"
+    )
+
+
+def _rows(rows: Iterable[Sequence[Entry]]) -> str:
+    return "\n".join(
+        f'<tr><th scope="row">{_text(row[0])}</th>{"".join(map(_cell, row[1:]))}</tr>'
+        for row in rows
     )
 
 
@@ -73,7 +92,9 @@ def _cell(entry: Entry) -> str:
     known = entry.value is not None and math.isfinite(entry.value)
     value = f' data-value="{entry.value}"' if known else ""
     long = ' class="long"' if len(entry.text) > 24 else ""
-    return f"<td{value}{long}>{_text(entry)}</td>"
+    hint = f' title="{escape(entry.hint)}"' if entry.hint else ""
+    interval = f"<small>{escape(entry.interval)}</small>" if entry.interval else ""
+    return f"<td{value}{long}{hint}>{_text(entry)}{interval}</td>"
 
 
 def _text(entry: Entry) -> str:

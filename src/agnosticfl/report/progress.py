@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agnosticfl.report.comparison import Comparison, cell, seeds_text
 from agnosticfl.report.grid import DASH, Entry, Grid, byte_unit, grid, number, places
-from agnosticfl.report.runs import Comparison, Run, cell, seeds_text
+from agnosticfl.report.runs import Run, known_mean
 
 TRAINING_LOOKS = 50  # the losses of a single round are of too few examples to tell a course by
 
@@ -44,7 +45,8 @@ def progress(comparison: Comparison) -> Progress:
     runs = [run for row in comparison.rows for run in row.runs]
     if all(run.looks for run in runs):
         curves = {row.title: [_heldout(run) for run in row.runs] for row in comparison.rows}
-        return Progress(comparison.metrics[0], "held-out clients", curves)
+        where = f"held-out clients{_behind(comparison)}"
+        return Progress(comparison.metrics[0], where, curves)
     curves = {
         row.title: [_training(run) for run in row.runs]
         for row in comparison.rows
@@ -104,6 +106,17 @@ def costs(comparison: Comparison) -> list[Grid]:
     return [grid(caption, names, rows)]
 
 
+def _behind(comparison: Comparison) -> str:
+    """How many held-out examples there are, and which domains have none."""
+    examples: dict[str, int] = comparison.runs[0].summary.get("examples", {}).get("heldout", {})
+    looks = [run.records[i]["heldout"] for run in comparison.runs for i in run.looks]
+    absent = [d for d in comparison.domains if all(look[d]["loss"] is None for look in looks)]
+    texts = [f"{sum(examples.values()):,} examples"] if examples else []
+    if absent:
+        texts.append(f"none of {', '.join(map(repr, absent))}")
+    return f" ({', '.join(texts)})" if texts else ""
+
+
 def _cost(reach: Reach | None, seeds: int) -> list[Entry]:
     """Rounds and bytes."""
     if reach is None:
@@ -143,15 +156,9 @@ def _heldout(run: Run) -> Curve:
 def _training(run: Run) -> Curve:
     losses, number = run.series("loss"), len(run.records)
     parts = np.array_split(np.arange(number), min(number, TRAINING_LOOKS))
-    worst = [np.fmax.reduce(_mean(losses[part])) for part in parts]
+    worst = [np.fmax.reduce(known_mean(losses[part])) for part in parts]
     ends = [part[-1] for part in parts]
     return Curve(run.series("round")[ends], _sent(run)[ends], np.array(worst))
-
-
-def _mean(losses: np.ndarray) -> np.ndarray:
-    """[rounds, p] -> [p], over the rounds in which a domain was present; NaN if it never was."""
-    present = (~np.isnan(losses)).sum(axis=0)
-    return np.where(present > 0, np.nansum(losses, axis=0) / np.maximum(present, 1), np.nan)
 
 
 def _sent(run: Run) -> np.ndarray:

@@ -1,35 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading finished run folders, and putting those of one algorithm together."""
+"""Finished run folders."""
 
 import math
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from agnosticfl.core.metrics import reading
-from agnosticfl.errors import BadInput, check
+from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.files import read_json
 from agnosticfl.runs.compare import order_of
-from agnosticfl.runs.config import Config, as_table, first_difference, from_table
+from agnosticfl.runs.config import Config, from_table
+from agnosticfl.runs.kept import WHICH
+from agnosticfl.runs.predictions import Predictions, read_predictions
 from agnosticfl.runs.records import read_records
-from agnosticfl.runs.resolve import find_method, title
+from agnosticfl.runs.resolve import find_method
 from agnosticfl.weights import from_table as rule_from_table
+
+# What a summary says of the last model at its top, and of the best one under "best".
+OF_A_MODEL = ("test", "heldout", "overall", "clients")
 
 
 class Run(NamedTuple):
-    """A finished run."""
+    """A finished run, with the results of one of its models."""
 
     folder: Path
     config: Config
-    summary: dict[str, Any]
+    summary: dict[str, Any]  # `OF_A_MODEL` is of the model that was asked for
     records: list[dict[str, Any]]
+    which: str = "last"  # model
 
     def series(self, name: str) -> np.ndarray:
         """One value of every round, [rounds] or [rounds, p]; NaN where it is absent."""
         return np.array([record[name] for record in self.records], np.float64)
+
+    def rounds(self) -> np.ndarray:
+        """The numbers of its rounds."""
+        return self.series("round")
 
     @property
     def epsilon(self) -> float:
@@ -40,6 +49,21 @@ class Run(NamedTuple):
     def looks(self) -> list[int]:
         """The numbers of the records with a look at held-out clients."""
         return [i for i, record in enumerate(self.records) if "heldout" in record]
+
+    @property
+    def round(self) -> int:
+        """The round that its model is from."""
+        best = self.which == "best"
+        return self.summary["best"]["round"] if best else self.records[-1]["round"]
+
+    @property
+    def test_examples(self) -> dict[str, int]:
+        """Domain -> how many; empty in tests of summaries that do not say so."""
+        return self.summary.get("examples", {}).get("test", {})
+
+    def predictions(self) -> Predictions | None:
+        """What its model said of the test examples; None in runs of version 0.1."""
+        return read_predictions(self.folder, "test", self.which)
 
     @property
     def order(self) -> int:
@@ -72,61 +96,13 @@ class Run(NamedTuple):
         return np.array([[values[metric] for values in look] for look in looks], np.float64)
 
 
-class Cell(NamedTuple):
-    """A mean over seeds."""
+def load_runs(folders: Iterable[Path], which: str = "last") -> list[Run]:
+    """The finished runs in `folders`, each a run folder or a folder of run folders.
 
-    mean: float
-    std: float | None  # of the sample; None for a single seed
-    values: list[float]
-
-
-class Row(NamedTuple):
-    """One algorithm in a comparison."""
-
-    title: str
-    runs: list[Run]
-    cells: dict[str, dict[str, Cell]]  # metric -> domain -> cell
-    difference: dict[str, float]  # metric -> largest minus smallest domain mean
-    overall: dict[str, Cell]  # metric -> cell over all test examples
-    clients: dict[str, dict[str, Cell]]  # metric -> "variance", "worst_tenth" -> cell; if asked for
-    higher_is_better: dict[str, bool]  # metric -> which way is better
-
-    @property
-    def algorithm(self) -> str:
-        return self.runs[0].config.algorithm
-
-    @property
-    def is_reference(self) -> bool:
-        """Whether the others are measured against it."""
-        return self.runs[0].is_reference
-
-    def worst_domain(self, metric: str) -> str:
-        """The domain that is served worst."""
-        pick = min if self.higher_is_better[metric] else max
-        cells = self.cells[metric]
-        return pick(cells, key=lambda domain: cells[domain].mean)
-
-    def worst(self, metric: str) -> Cell:
-        """The cell of the domain that is served worst."""
-        return self.cells[metric][self.worst_domain(metric)]
-
-    @property
-    def target(self) -> str | None:
-        """The one domain that target-only training sees."""
-        return self.runs[0].config.target
-
-
-class Comparison(NamedTuple):
-    task: str
-    domains: list[str]
-    metrics: list[str]  # the one that tells the worst domain first
-    rows: list[Row]
-    higher_is_better: dict[str, bool]  # metric -> which way is better
-    harder: str | None  # the target's domain, or the one that FedAvg (uniform) serves worst
-
-
-def load_runs(folders: Iterable[Path]) -> list[Run]:
-    """The finished runs in `folders`, each a run folder or a folder of run folders."""
+    Args:
+      which: model of each run: "last", or "best" by its worst domain on held-out clients.
+    """
+    choose(which, WHICH, "model of a run")
     runs: list[Run] = []
     for folder in folders:
         check(folder.is_dir(), f"{folder} is not a folder")
@@ -134,37 +110,18 @@ def load_runs(folders: Iterable[Path]) -> list[Run]:
         found = [_load(place) for place in places if (place / "summary.json").exists()]
         check(bool(found), f"{folder} holds no finished run (no summary.json)")
         runs += found
-    return runs
+    return [with_best(run) for run in runs] if which == "best" else runs
 
 
-def compare_runs(runs: Sequence[Run]) -> Comparison:
-    """Runs of one task, grouped by algorithm in the paper's order."""
-    tasks = sorted({run.config.task for run in runs})
-    check(len(tasks) == 1, f"runs of different tasks cannot be compared: {', '.join(tasks)}")
-    groups: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=_order):
-        groups.setdefault(title(run.config), []).append(run)
-    for name, group in groups.items():
-        seeds = [run.config.seed for run in group]
-        check(len(set(seeds)) == len(seeds), f"two runs of {name} have the same seed: {seeds}")
-        first, *others = [as_table(run.config) | {"seed": None} for run in group]
-        for other in others:
-            difference = first_difference(first, other)
-            check(
-                difference is None, f"runs of {name} differ in more than their seed: {difference}"
-            )
-    domains: list[str] = runs[0].summary["domains"]
-    metrics = list(runs[0].summary["test"][domains[0]])
-    metrics.sort(key=lambda name: name != runs[0].config.metric)
-    known = {m: _known_domains(runs, m) for m in metrics}
-    higher = {metric: runs[0].higher_is_better(metric) for metric in metrics}
-    rows = [_row(name, group, known, higher) for name, group in groups.items()]
-    return Comparison(tasks[0], domains, metrics, rows, higher, _harder(rows, metrics[0]))
-
-
-def _order(run: Run) -> tuple[float, ...]:
-    """As the comparison has them; of one method, less and less of ε, plain uploads first."""
-    return run.order, -run.epsilon, run.config.compress is not None, run.config.seed
+def with_best(run: Run) -> Run:
+    """The same run, with the results of its best model."""
+    check(
+        "best" in run.summary,
+        f"{run.folder} has no best model: it never looked at held-out clients (evaluation_every)",
+    )
+    best = run.summary["best"]
+    own = {part: best[part] for part in OF_A_MODEL if part in best}
+    return run._replace(summary=run.summary | own, which="best")
 
 
 def is_reference(algorithm: str) -> bool:
@@ -175,43 +132,12 @@ def is_reference(algorithm: str) -> bool:
         return False
 
 
-def seeds_text(comparison: Comparison) -> str:
-    """What a caption says of the numbers below it."""
-    numbers = sorted({len(row.runs) for row in comparison.rows})
-    if numbers == [1]:
-        return ""
-    return f", mean (standard deviation) of {' to '.join(map(str, numbers))} seeds"
-
-
-def as_json(comparison: Comparison) -> dict[str, Any]:
-    """`comparison.json`."""
-    return {
-        "task": comparison.task,
-        "domains": comparison.domains,
-        "metrics": comparison.metrics,
-        "algorithms": [
-            {
-                "title": row.title,
-                "algorithm": row.algorithm,
-                "target": row.target,
-                "seeds": [run.config.seed for run in row.runs],
-                "test": {
-                    metric: {domain: cell._asdict() for domain, cell in cells.items()}
-                    for metric, cells in row.cells.items()
-                },
-                "worst": {m: row.worst(m)._asdict() for m in row.cells},
-                "difference": row.difference,
-                "overall": {m: cell._asdict() for m, cell in row.overall.items()},
-                "clients": {
-                    m: {name: cell._asdict() for name, cell in cells.items()}
-                    for m, cells in row.clients.items()
-                },
-                "bytes": row.runs[0].summary["bytes"],
-                "config": as_table(row.runs[0].config),
-            }
-            for row in comparison.rows
-        ],
-    }
+def known_mean(values: np.ndarray) -> np.ndarray:
+    """The mean over the first axis of what is not NaN; NaN where nothing is."""
+    known = ~np.isnan(values)
+    number = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    return np.where(number > 0, total / np.maximum(number, 1), np.nan)
 
 
 def _load(folder: Path) -> Run:
@@ -220,65 +146,3 @@ def _load(folder: Path) -> Run:
         return Run(folder, config, read_json(folder / "summary.json"), read_records(folder))
     except (OSError, TypeError, ValueError) as error:
         raise BadInput(f"{folder} is not a readable run folder: {error}") from error
-
-
-def _harder(rows: list[Row], metric: str) -> str | None:
-    for row in rows:
-        if row.target is not None:
-            return row.target
-    uniform = [row for row in rows if row.is_reference]
-    return uniform[0].worst_domain(metric) if uniform else None
-
-
-def _row(name: str, runs: list[Run], known: dict[str, list[str]], higher: dict[str, bool]) -> Row:
-    cells = {
-        m: {d: _cell(higher[m], [run.summary["test"][d][m] for run in runs]) for d in domains}
-        for m, domains in known.items()
-    }
-    means = {m: [cell.mean for cell in cells[m].values()] for m in known}
-    overall, clients = _on_test(runs, "overall"), _on_test(runs, "clients")
-    return Row(
-        name,
-        runs,
-        cells,
-        difference={m: _difference(means[m]) for m in known},
-        overall={m: _cell(higher[m], [values[m] for values in overall]) for m in known if overall},
-        clients={
-            m: {
-                name: _cell(higher[m], [spreads[m][name] for spreads in clients])
-                for name in clients[0][m]
-            }
-            for m in known
-            if clients and m in clients[0]
-        },
-        higher_is_better=higher,
-    )
-
-
-def _known_domains(runs: Sequence[Run], metric: str) -> list[str]:
-    """The domains of which any run has a value; if all runs diverged, all with test examples."""
-    test = [run.summary["test"] for run in runs]
-    known = [d for d in test[0] if any(results[d][metric] is not None for results in test)]
-    return known or [d for d, number in runs[0].summary["examples"]["test"].items() if number > 0]
-
-
-def _difference(means: Sequence[float]) -> float:
-    return max(means) - min(means) if all(map(math.isfinite, means)) else math.inf
-
-
-def _on_test(runs: list[Run], part: str) -> list[dict[str, Any]]:
-    """What the summaries say of all test examples or clients; empty unless all of them do."""
-    found = [run.summary[part]["test"] for run in runs if part in run.summary]
-    return found if len(found) == len(runs) else []
-
-
-def _cell(higher: bool, values: Iterable[float | None]) -> Cell:
-    """A value that is missing where others have one was not finite: as bad as can be."""
-    bad = -math.inf if higher else math.inf
-    return cell([bad if value is None else value for value in values])
-
-
-def cell(values: list[float]) -> Cell:
-    """Mean and sample deviation."""
-    finite = len(values) > 1 and all(map(math.isfinite, values))
-    return Cell(statistics.fmean(values), statistics.stdev(values) if finite else None, values)
