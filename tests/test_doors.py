@@ -23,7 +23,7 @@ TASK = """
 rounds = 4
 clients_per_round = 3
 batch_size = 5
-metric = "recall"
+metric = "found"
 engine = "{engine}"
 [data]
 name = "{source}"
@@ -49,7 +49,7 @@ NAMES = {
     "engine": "slow_engine",
     "source": "points",
     "model": "network",
-    "metric": "recall",
+    "metric": "found",
     "rule": "halfway",
     "before": "doubled",
     "after": "unchanged",
@@ -59,7 +59,7 @@ GROUPS = {
     "engines": "slow_engine",
     "sources": "points",
     "models": "network",
-    "metrics": "recall",
+    "metrics": "found",
     "weight_rules": "halfway",
     "loss_transforms": "doubled",
     "weight_transforms": "unchanged",
@@ -73,7 +73,8 @@ GROUPS = {
 def run(
     *words: str | Path, cwd: Path, path: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(path)} if path else None
+    places = os.pathsep.join(filter(None, (str(path), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": places} if path else None
     return subprocess.run(
         command(*words),
         cwd=cwd,
@@ -88,8 +89,8 @@ def run(
 def assert_used(folder: Path) -> None:
     """Everything that the task names has left its trace in the run folder."""
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["higher_is_better"] == {"loss": False, "accuracy": True, "recall": True}
-    worst = min(summary["test"], key=lambda domain: summary["test"][domain]["recall"])
+    assert summary["higher_is_better"] == {"loss": False, "accuracy": True, "found": True}
+    worst = min(summary["test"], key=lambda domain: summary["test"][domain]["found"])
     assert summary["worst_domain"] == worst
     assert json.loads((folder / "engine.json").read_text()) == {"engine": "slow"}
     assert (folder / "lines.txt").read_text().startswith("1 ")

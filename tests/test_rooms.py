@@ -26,6 +26,7 @@ LEVELS = (
     ("methods",),
     ("runs",),
     ("report", "deploy"),
+    ("export",),
     ("cli",),
 )
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}

@@ -79,6 +79,21 @@ def test_compare_makes_the_paper_s_table_and_report_makes_it_again(tmp_path: Pat
     assert again.stderr.count("is complete already") == 6
 
 
+def test_the_best_model_and_the_values_of_single_clients_on_request(tmp_path: Path):
+    folder, file = tmp_path / "run", tmp_path / "clients.csv"
+    words = ("run", "synthetic-points", "--rounds", "6", "--set", "evaluation_every=2")
+    done = agnosticfl(*words, "--which", "best", "--out", folder)
+    assert done.returncode == 0, done.stderr
+    assert "of the model that served its worst held-out domain best" in " ".join(
+        done.stdout.split()
+    )
+    assert json.loads((folder / "comparison.json").read_text())["which"] == "best"
+    done = agnosticfl("report", folder, "--per-client", file)
+    assert done.returncode == 0, done.stderr
+    assert file.read_text().startswith('"algorithm","seed","client","domain","examples","')
+    assert json.loads((folder / "comparison.json").read_text())["which"] == "last"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -114,6 +129,9 @@ def test_compare_makes_the_paper_s_table_and_report_makes_it_again(tmp_path: Pat
             "loss of secure is 0; it must be a number above 0",
         ),
         (("report", "nowhere"), "nowhere is not a folder"),
+        (("run", "toy", "--which", "bets"), "unknown --which 'bets'; did you mean 'best'?"),
+        (("compare", "toy", "--which", "best"), "--which best needs looks at held-out clients"),
+        (("report", ".", "--per-client", "a.xls"), "a.xls must end in .parquet or .csv"),
         (("run", "toy", "--coordinator", "here:1"), "--process-id go together: give all three"),
     ],
 )

@@ -107,7 +107,8 @@ def test_a_hopeless_perplexity_is_still_a_number():
 
 def test_what_is_better():
     higher = {name for name in ("loss", *METRICS.names()) if reading(name).higher_is_better}
-    assert higher == set(METRICS.names()) - {"perplexity"}
+    lower = {"calibration_error", "mae", "perplexity", "rmse"}
+    assert higher == set(METRICS.names()) - lower
     assert {"accuracy", "in_vocab_accuracy"} <= higher
 
 

@@ -97,6 +97,48 @@ def test_the_server_evaluates_with_the_same_loss():
         model.per_example_loss(params, examples, jax.random.key(0))
 
 
+class Dropping(torch.nn.Module):  # pyright: ignore[reportUntypedBaseClass]
+    """A linear layer behind dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 3)
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(self.dropout(x))
+
+
+def test_the_outputs_of_a_module_and_metrics_of_them():
+    names = ["accuracy", "auroc"]
+    model = torch_model(Dropping, torch_loss, forward=lambda m, e: m(e["x"]), metrics=names)
+    params = model.init(jax.random.key(0))
+    examples = {name: jnp.asarray(array) for name, array in data().examples.items()}
+    logits = examples["x"] @ params["linear.weight"].T + params["linear.bias"][None]
+    assert model.forward is not None
+    np.testing.assert_allclose(jax.jit(model.forward)(params, examples), logits, rtol=1e-5)
+    assert (model.outputs, model.exact) == ("labels", ("auroc",))
+    found = jax.jit(model.per_example_metrics)(params, examples)
+    assert list(found) == ["accuracy"]
+    right = jnp.argmax(logits, axis=1) == examples["y"]
+    np.testing.assert_array_equal(found["accuracy"].total, right)
+
+
+def test_a_module_that_gives_one_number():
+    model = torch_model(
+        lambda: torch.nn.Linear(2, 1),
+        lambda m, e: (m(e["x"])[:, 0] - e["y"]) ** 2,
+        forward=lambda m, e: m(e["x"])[:, 0],
+        outputs="values",
+        metrics=["mae"],
+    )
+    params = model.init(jax.random.key(0))
+    examples = {"x": jnp.ones((2, 2)), "y": jnp.zeros(2)}
+    value = float(params["weight"].sum() + params["bias"][0])
+    total = model.per_example_metrics(params, examples)["mae"].total
+    np.testing.assert_allclose(total, [abs(value), abs(value)], rtol=1e-6)
+
+
 @pytest.mark.nan_input
 def test_a_loss_that_is_not_finite_leaves_the_client_out():
     broken = torch_client(create, lambda m, e: torch_loss(m, e) * float("nan"))

@@ -15,7 +15,8 @@ from flax import linen, nnx
 
 from agnosticfl import from_arrays, from_equinox, from_functions, from_linen, from_nnx
 from agnosticfl.core.federated import FederatedData
-from agnosticfl.core.model import Model
+from agnosticfl.core.metrics import Mean
+from agnosticfl.core.model import Model, with_forward
 from agnosticfl.errors import BadInput
 from agnosticfl.models import logistic
 from tests.helpers.problems import assert_learns
@@ -78,6 +79,129 @@ MODELS: dict[str, Model] = {
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_of_each_kind_trains(name: str):
     assert_learns(MODELS[name], two_classes(), rounds=30, rate=1.0, batch_size=10)
+
+
+class NNXNet(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs):
+        self.linear, self.dropout = nnx.Linear(2, 2, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.linear(self.dropout(x))
+
+
+NAMES = ["accuracy", "auroc"]
+
+
+def by_plain_functions() -> tuple[Model, Any]:
+    model = from_functions(
+        lambda key: {"w": jax.random.normal(key, (2, 2))},
+        lambda w, e: cross_entropy(e["x"] @ w["w"], e),
+        forward=lambda w, e: e["x"] @ w["w"],
+        metrics=NAMES,
+    )
+    return model, lambda w, x: x @ w["w"]
+
+
+def by_nnx() -> tuple[Model, Any]:
+    def by_hand(params: Any, x: jax.Array) -> jax.Array:
+        net = NNXNet(nnx.Rngs(0))
+        nnx.update(net, params)
+        net.eval()
+        return net(x)
+
+    def logits(net: NNXNet, e: Any) -> jax.Array:
+        return net(e["x"])
+
+    loss = lambda net, e: cross_entropy(logits(net, e), e)  # noqa: E731
+    return from_nnx(NNXNet, loss, forward=logits, metrics=NAMES), by_hand
+
+
+def by_linen() -> tuple[Model, Any]:
+    def logits(net: LinenNet, e: Any) -> jax.Array:
+        return net(e["x"])
+
+    loss = lambda net, e: cross_entropy(logits(net, e), e)  # noqa: E731
+    model = from_linen(LinenNet(), SAMPLE, loss, forward=logits, metrics=NAMES)
+    return model, lambda w, x: LinenNet(deterministic=True).apply({"params": w}, x)
+
+
+def by_equinox() -> tuple[Model, Any]:
+    def by_hand(params: Any, x: jax.Array) -> jax.Array:
+        h = x @ params[".layers[0].weight"].T + params[".layers[0].bias"][None]
+        return h @ params[".layers[1].weight"].T + params[".layers[1].bias"][None]
+
+    def logits(net: EquinoxNet, e: Any) -> jax.Array:
+        return jax.vmap(lambda x: net(x, None))(e["x"])
+
+    return from_equinox(EquinoxNet, equinox_loss, forward=logits, metrics=NAMES), by_hand
+
+
+@pytest.mark.parametrize("make", [by_plain_functions, by_nnx, by_linen, by_equinox])
+def test_forward_is_the_module_called_by_hand_with_dropout_off(make: Any):
+    model, by_hand = make()
+    data = two_classes()
+    examples = {name: jnp.asarray(array) for name, array in data.examples.items()}
+    params = model.init(jax.random.key(3))
+    said = jax.jit(model.forward)(params, examples)
+    np.testing.assert_allclose(said, by_hand(params, examples["x"]), rtol=1e-5, atol=1e-6)
+    assert (model.outputs, model.exact) == ("labels", ("auroc",))
+    np.testing.assert_array_equal(model.wanted(examples), examples["y"])
+    found = model.per_example_metrics(params, examples)
+    assert list(found) == ["accuracy"]
+    right = jnp.argmax(said, axis=1) == examples["y"]
+    np.testing.assert_array_equal(found["accuracy"].total, right)
+    hash(model)
+
+
+def slope(**options: Any) -> Model:
+    return from_functions(
+        lambda _: {"w": jnp.float32(2)}, lambda w, e: jnp.abs(w["w"] * e["x"] - e["z"]), **options
+    )
+
+
+def test_named_metrics_stand_beside_one_s_own_and_compare_with_what_is_wanted():
+    def own(_: Any, e: Any) -> dict[str, Mean]:
+        return {"mine": Mean(e["x"], jnp.ones_like(e["x"]))}
+
+    model = slope(
+        per_example_metrics=own,
+        higher_is_better={"mine": False},
+        forward=lambda w, e: w["w"] * e["x"],
+        outputs="values",
+        wanted=lambda e: e["z"],
+        metrics=["mae", "c_index"],
+    )
+    examples = {"x": jnp.array([1.0, 3.0]), "z": jnp.array([5.0, 5.5])}
+    found = model.per_example_metrics(model.init(jax.random.key(0)), examples)
+    assert list(found) == ["mine", "mae"]
+    np.testing.assert_allclose(found["mae"].total, [abs(2 - 5), abs(6 - 5.5)])
+    assert model.exact == ("c_index",)
+    assert [name for name, _ in model.readings] == ["mine", "mae", "c_index"]
+    twice = model._replace(per_example_metrics=lambda w, e: {"mae": own(w, e)["mine"]})
+    again = with_forward(twice, lambda _, e: e["x"], "values", lambda e: e["z"], ["mae"])
+    with pytest.raises(BadInput, match="metric 'mae' is both the model's own and a named one"):
+        again.per_example_metrics({}, examples)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"metrics": ["accuracy"]}, "metrics of a model is about what forward gives; give forward"),
+        ({"outputs": "values"}, "outputs of a model is about what forward gives"),
+        ({"wanted": lambda e: e["z"]}, "wanted of a model is about what forward gives"),
+        ({"forward": lambda _, e: e["x"], "outputs": "colours"}, "unknown outputs of a model"),
+        ({"forward": lambda _, e: e["x"], "metrics": ["mae"]}, "metric 'mae' is one of values"),
+    ],
+)
+def test_what_is_said_of_outputs_must_fit(options: dict[str, Any], problem: str):
+    with pytest.raises(BadInput, match=problem):
+        slope(**options)
+
+
+def test_outputs_of_another_shape_are_refused():
+    model = slope(forward=lambda _, e: e["x"][:, None], outputs="values", metrics=["mae"])
+    with pytest.raises(BadInput, match=r"of shape \[2, 1\]; outputs = 'values' means \[n\]"):
+        jax.eval_shape(model.per_example_metrics, {}, {"x": jnp.ones(2), "y": jnp.ones(2)})
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The built-in models: sizes, formulas, and that each of them learns."""
+"""The paper's models: sizes, formulas, gradients. What all models have is in `test_contract`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,19 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agnosticfl import from_arrays
 from agnosticfl.core import tree
-from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.model import Model
-from agnosticfl.engines import padded_engine, reference_engine
-from agnosticfl.engines.base import EngineBuilder
 from agnosticfl.errors import BadInput
 from agnosticfl.models import cifg, cnn, lstm
 from agnosticfl.models.emnist_cnn import convolution, valid_convolution
 from agnosticfl.models.helpers.recurrent import over_time
 from agnosticfl.models.keyboard_cifg import cifg_unit
 from agnosticfl.models.word_lstm import lstm_unit
-from tests.helpers.problems import assert_learns
 
 SMALL: dict[str, Any] = {"words": 6, "embedding": 3, "hidden": 5}
 PAD, BOS, EOS, OOV = 0, 1, 2, 9  # the words are 3 … 8
@@ -260,29 +255,3 @@ def test_a_convolution_s_gradients_are_those_of_xla_s():
 
     for actual, expected in zip(gradients(convolution), gradients(plain), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
-
-
-def bright_or_dark() -> FederatedData:
-    return from_arrays(images(16), np.arange(16) % 2, np.arange(16) // 8)
-
-
-def counting() -> FederatedData:
-    """Sentences that count up from a word to the last one: 3 4 5 6 7 8."""
-    rows = [[BOS, *range(first, 9), EOS, *[PAD] * (first - 3)] for first in (3, 4, 5, 6)] * 5
-    return from_arrays({"tokens": np.array(rows, np.int16)}, np.arange(20) % 4, np.arange(20) % 2)
-
-
-@pytest.mark.parametrize(
-    ("model", "data", "rate", "rounds", "engine"),
-    [
-        # A convolution inside a compiled loop is very slow on a CPU.
-        (cnn(classes=2), bright_or_dark(), 0.03, 6, reference_engine),
-        (lstm(words=6, embedding=8, hidden=16), counting(), 1.0, 30, padded_engine),
-        (cifg(words=6, embedding=8, hidden=16), counting(), 1.0, 30, padded_engine),
-    ],
-    ids=["cnn", "lstm", "cifg"],
-)
-def test_a_built_in_model_learns(
-    model: Model, data: FederatedData, rate: float, rounds: int, engine: EngineBuilder
-):
-    assert_learns(model, data, rounds, rate, batch_size=4, engine=engine, normalisation="batch")

@@ -27,11 +27,11 @@ def network(width: Annotated[int, Meta(ge=1)], metrics: Sequence[str] = ()) -> a
     return afl.models.logistic(features=width, classes=2, metrics=metrics)
 
 
-@afl.metric("recall", of="labels", higher_is_better=True)
-def recall(logits: Array, label: Array) -> afl.Mean:
+@afl.metric("found", of="labels", higher_is_better=True)
+def found(logits: Array, label: Array) -> afl.Mean:
     """Share of the positives that are found."""
-    found = (jnp.argmax(logits, axis=-1) == label) & (label == 1)
-    return afl.Mean(found.astype(jnp.float32), (label == 1).astype(jnp.float32))
+    right = (jnp.argmax(logits, axis=-1) == label) & (label == 1)
+    return afl.Mean(right.astype(jnp.float32), (label == 1).astype(jnp.float32))
 
 
 def halfway(share: Annotated[float, Meta(ge=0, le=1)] = 0.5) -> afl.WeightRule:

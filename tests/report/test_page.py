@@ -194,8 +194,8 @@ def test_tables_sort_by_mouse_and_by_keyboard(browser: Any, report: Path):
 def test_counts_stay_below_when_a_table_is_sorted(browser: Any, report: Path):
     show(browser, report)
     heads(browser)[0].click()
-    foot = "return [...document.querySelector('table').tFoot.rows].map(row => row.cells[0].textContent)"
-    assert browser.execute_script(foot) == ["test examples"]
+    names = "[...document.querySelector('table').tFoot.rows].map(row => row.cells[0].textContent)"
+    assert browser.execute_script(f"return {names}") == ["test examples"]
     assert "test examples" not in column(browser, 0)
 
 
@@ -217,7 +217,10 @@ def test_what_matters_is_seen_without_scrolling_and_the_rest_scrolls(browser: An
     )
     assert seen[1:3] == ["worst", "difference"]
     assert len(seen) >= 10  # the page uses the window's width
-    size = "const b = document.querySelector('.wide'); return [b.scrollWidth > b.clientWidth, b.classList.contains('more')]"
+    size = (
+        "const box = document.querySelector('.wide');"
+        "return [box.scrollWidth > box.clientWidth, box.classList.contains('more')]"
+    )
     wide, marked = browser.execute_script(size)
     assert wide == marked
     show(browser, many, 400)

@@ -22,8 +22,9 @@ from agnosticfl.cli.arguments import (
 )
 from agnosticfl.cli.data import data_app
 from agnosticfl.cli.deploy import deploy_app
+from agnosticfl.cli.model import add_commands
 from agnosticfl.cli.plain import Program
-from agnosticfl.errors import check, one_line_errors
+from agnosticfl.errors import check, choose, one_line_errors
 
 app = Program(
     name="agnosticfl", help="Agnostic federated learning: one model that serves every domain."
@@ -105,6 +106,7 @@ def run(
     config = resolve(task, algorithm, target, seed, rounds, settings)
     for setting in settings:
         check(has_effect(config, setting), f"--set {setting} has no effect on {algorithm!r}")
+    _check_which(which, config.evaluation_every)
     folder = out or Path("runs") / f"{config.task}-{run_folder(config)}"
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "track": track or ()}
     options["cache"] = cache_folder(cache)
@@ -146,8 +148,11 @@ def compare(
     from agnosticfl.cli.console import fail_if_diverged, print_report, stop_on_signals, watched_run
     from agnosticfl.runs import compare as comparison
     from agnosticfl.runs.cache import cache_folder
+    from agnosticfl.runs.resolve import resolve
 
     check(not (resume and overwrite), "--resume and --overwrite: give one of them")
+    settings = _settings(sets, secure, dp, compress, precision)
+    _check_which(which, resolve(task, "fedavg", sets=settings).evaluation_every)
     folder = out or Path("runs") / f"compare-{Path(task).stem}"
     with stop_on_signals() as should_stop:
         summaries = comparison.compare(
@@ -165,7 +170,7 @@ def compare(
             seeds=seeds,
             target=target,
             rounds=rounds,
-            sets=_settings(sets, secure, dp, compress, precision),
+            sets=settings,
         )
     print_report(report.write_report([folder], folder, which), folder)
     fail_if_diverged(summaries)
@@ -192,6 +197,30 @@ def report(
 
     place = out or folders[0]
     print_report(reports.write_report(folders, place, which, per_client), place)
+
+
+add_commands(app)
+
+
+@app.command()
+def init(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="A store that `prepare` made.")],
+    out: Annotated[Path, typer.Option(metavar="TASK.toml", help="Where the new task goes.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="One that fits (`data info` lists them); the first of them by default."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+) -> None:
+    """Write a first task for a store, with comments; it runs as it is."""
+    from agnosticfl.data.store import open_store
+    from agnosticfl.files import write_whole
+    from agnosticfl.runs.starter import starter_task
+
+    check(out.suffix == ".toml", f"{out} must end in .toml, as the files of tasks do")
+    check(not out.exists() or overwrite, f"{out} exists; --overwrite replaces it")
+    write_whole(out, starter_task(open_store(store), str(store), model))
+    typer.echo(f"{out}: a task for {store}; try: agnosticfl compare {out} --algorithms fedavg,afa")
 
 
 @app.command()
@@ -242,6 +271,17 @@ def show(
     else:
         for line in explain.key_lines():
             typer.echo(line)
+
+
+def _check_which(which: str, evaluation_every: int) -> None:
+    """Now, not after the training."""
+    from agnosticfl.runs.kept import WHICH
+
+    choose(which, WHICH, "--which")
+    check(
+        which == "last" or evaluation_every > 0,
+        "--which best needs looks at held-out clients: --set evaluation_every=10, for example",
+    )
 
 
 def _names(text: str | None, default: Sequence[str]) -> Sequence[str]:

@@ -4,7 +4,7 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeAlias
 
@@ -83,6 +83,28 @@ def split_sentences(text: str) -> Iterator[list[str]]:
             ended = token[0] in END_MARKS or (ended and token in CLOSERS)
         if sentence:
             yield sentence
+
+
+def words_of(text: str) -> list[str]:
+    """The lower-case tokens of a text, as one sentence."""
+    return [word for sentence in split_sentences(text) for word in sentence]
+
+
+def encoded(
+    sentences: Sequence[Sequence[str]], ids: Mapping[str, int], width: int, dtype: np.dtype
+) -> np.ndarray:
+    """Sentences as ids, [n, width]: bos w_1 … w_n eos pad …, cut at the end."""
+    tokens = np.full((len(sentences), width), PAD, dtype)
+    oov = FIRST_WORD + len(ids)
+    for row, words in zip(tokens, sentences, strict=True):
+        own = [BOS, *(ids.get(word, oov) for word in words[: width - 1]), EOS][:width]
+        row[: len(own)] = own
+    return tokens
+
+
+def ids_of(vocabulary: Sequence[str]) -> dict[str, int]:
+    """Word -> its id, from the word of each id."""
+    return {word: i for i, word in enumerate(vocabulary[FIRST_WORD:-1], FIRST_WORD)}
 
 
 def first_sentences(read: ReadSentences, maximum: int | None) -> ReadSentences:
@@ -180,12 +202,8 @@ def _encode(
     dtype: np.dtype,
     left_out: Counter[str],
 ) -> Rows:
-    tokens = np.full((len(piece), length + 1), PAD, dtype)
-    oov = FIRST_WORD + len(ids)
-    for row, sentence in zip(tokens, piece, strict=True):
-        words = sentence.words[:length]
-        encoded = [BOS, *(ids.get(word, oov) for word in words), EOS][: length + 1]
-        row[: len(encoded)] = encoded
+    tokens = encoded([sentence.words for sentence in piece], ids, length + 1, dtype)
+    for sentence in piece:
         if len(sentence.words) > length:
             left_out[f"words after the first {length} of a sentence"] += (
                 len(sentence.words) - length

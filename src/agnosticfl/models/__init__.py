@@ -3,8 +3,10 @@
 
 from agnosticfl.models.emnist_cnn import cnn
 from agnosticfl.models.keyboard_cifg import cifg
+from agnosticfl.models.linear_regression import linear
 from agnosticfl.models.logistic_regression import logistic
+from agnosticfl.models.multilayer_perceptron import mlp
 from agnosticfl.models.toy_point import point
 from agnosticfl.models.word_lstm import lstm
 
-__all__ = ["cifg", "cnn", "logistic", "lstm", "point"]
+__all__ = ["cifg", "cnn", "linear", "logistic", "lstm", "mlp", "point"]

@@ -1,53 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's EMNIST model: a convolutional network with dropout for images of 28 × 28."""
+"""The paper's EMNIST model, for images of any size: a convolutional network with dropout."""
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from msgspec import Meta
 
 from agnosticfl.core.model import Model, Need
 from agnosticfl.core.precision import product
-from agnosticfl.models.helpers.classifier import DEFAULT_METRICS, classifier, decode
+from agnosticfl.errors import check
+from agnosticfl.models.helpers.classifier import DEFAULT_METRICS, ClassWeights, classifier
+from agnosticfl.models.helpers.inputs import decode
 from agnosticfl.options import AtLeastOne
 from agnosticfl.registry import MODELS
 
+SMALLEST = 6  # pixels: two convolutions take 4, and pooling needs 2
+Side: TypeAlias = Annotated[int, Meta(ge=SMALLEST)]
+
 
 @MODELS.add("cnn")
-def cnn(classes: AtLeastOne = 62, metrics: Sequence[str] = DEFAULT_METRICS) -> Model:
+def cnn(
+    classes: AtLeastOne = 62,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    height: Side = 28,
+    width: Side = 28,
+    channels: AtLeastOne = 1,
+    class_weights: ClassWeights = None,
+) -> Model:
     """Two convolutions, pooling and two dense layers, trained by cross-entropy on the label `y`.
 
-    With 62 classes, the paper's, it has 1,206,590 parameters. Images `x` are uint8, [n, 28, 28],
-    and become numbers from 0 to 1 where the model runs; floats are taken as they are.
+    With the defaults, the paper's, it has 1,206,590 parameters. Images `x` are [n, height, width],
+    or [n, height, width, channels]; bytes (uint8) become numbers from 0 to 1 where the model runs,
+    floats are taken as they are. What the convolutions leave of an image is 4 smaller, and is
+    pooled by 2 × 2: a last row or column without a partner is left out.
 
     Args:
       classes: K, how many labels there are.
       metrics: names of metrics of labels.
+      height, width: of an image in pixels.
+      channels: numbers of a pixel, 3 for colours.
+      class_weights: for each class, what the losses of its examples are multiplied with; λ follows
+        the losses so weighted, while metrics stay as they are.
     """
-    image = Need("x", "images of 28 × 28", lambda shape: shape == (28, 28))
-    return classifier(lambda rngs: CNN(classes, rngs), image, classes, metrics)
+    shape = (height, width, channels)
+    for name, side in {"height": height, "width": width}.items():
+        check(side >= SMALLEST, f"{name} of cnn is {side}; it must be at least {SMALLEST}")
+    create = partial(CNN, shape, classes)
+    return classifier(create, _images(*shape), classes, metrics, class_weights)
+
+
+def _images(height: int, width: int, channels: int) -> Need:
+    allowed = {(height, width, channels)} | ({(height, width)} if channels == 1 else set())
+    colours = f" × {channels}" if channels > 1 else ""
+    return Need("x", f"images of {height} × {width}{colours}", lambda shape: shape in allowed)
 
 
 class CNN(nnx.Module):
-    """Images [n, 28, 28] -> logits [n, classes]."""
+    """Images [n, height, width] or [n, height, width, channels] -> logits [n, classes]."""
 
-    def __init__(self, classes: int, rngs: nnx.Rngs):
+    def __init__(self, shape: tuple[int, int, int], classes: int, rngs: nnx.Rngs):
         glorot = nnx.initializers.glorot_normal()
         conv = partial(nnx.Conv, kernel_size=(3, 3), padding="VALID", kernel_init=glorot, rngs=rngs)
         dense = partial(nnx.Linear, kernel_init=glorot, rngs=rngs)
-        self.conv1 = conv(1, 32, conv_general_dilated=convolution)
+        height, width, channels = self.shape = shape
+        self.conv1 = conv(channels, 32, conv_general_dilated=convolution)
         self.conv2 = conv(32, 64, conv_general_dilated=convolution)
-        self.dense1 = dense(12 * 12 * 64, 128)
+        self.dense1 = dense((height - 4) // 2 * ((width - 4) // 2) * 64, 128)
         self.dense2 = dense(128, classes)
         self.dropout1 = nnx.Dropout(0.25, rngs=rngs)
         self.dropout2 = nnx.Dropout(0.5, rngs=rngs)
 
     def __call__(self, images: Array) -> Array:
-        x = decode(images)[..., None]
+        x = decode(images).reshape(-1, *self.shape)
         x = nnx.relu(self.conv1(x))
         x = max_pool(nnx.relu(self.conv2(x)))
         x = self.dropout1(x.reshape(len(x), -1))
@@ -58,6 +87,7 @@ class CNN(nnx.Module):
 def max_pool(x: Array) -> Array:
     """The largest of each 2 × 2; as a reshape, because its gradient is faster than a window's."""
     n, height, width, channels = x.shape
+    x = x[:, : height // 2 * 2, : width // 2 * 2]
     return x.reshape(n, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
 
 

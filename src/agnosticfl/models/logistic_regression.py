@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Multinomial logistic regression on features `x` with label `y`."""
 
-import math
 from collections.abc import Sequence
+from functools import partial
 
 from flax import nnx
 from jax import Array
 
-from agnosticfl.core.model import Model, Need
-from agnosticfl.errors import check
-from agnosticfl.models.helpers.classifier import DEFAULT_METRICS, classifier, decode
+from agnosticfl.core.model import Model
+from agnosticfl.models.helpers.classifier import DEFAULT_METRICS, ClassWeights, classifier
+from agnosticfl.models.helpers.inputs import row_of, rows
 from agnosticfl.options import AtLeastOne
 from agnosticfl.registry import MODELS
 
 
 @MODELS.add("logistic")
 def logistic(
-    features: AtLeastOne, classes: AtLeastOne, metrics: Sequence[str] = DEFAULT_METRICS
+    features: AtLeastOne,
+    classes: AtLeastOne,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    class_weights: ClassWeights = None,
 ) -> Model:
     """One linear layer, from `features` numbers to `classes` logits, trained by cross-entropy.
 
@@ -26,11 +29,11 @@ def logistic(
       features: numbers of an example.
       classes: K, how many labels there are.
       metrics: names of metrics of labels.
+      class_weights: for each class, what the losses of its examples are multiplied with; λ follows
+        the losses so weighted, while metrics stay as they are.
     """
-    check(features >= 1, f"features of logistic is {features}; it must be at least 1")
-    text = f"{features} numbers (features = {features})"
-    row = Need("x", text, lambda shape: math.prod(shape) == features)
-    return classifier(lambda rngs: Logistic(features, classes, rngs), row, classes, metrics)
+    create = partial(Logistic, features, classes)
+    return classifier(create, row_of(features), classes, metrics, class_weights)
 
 
 class Logistic(nnx.Module):
@@ -40,4 +43,4 @@ class Logistic(nnx.Module):
         self.linear = nnx.Linear(features, classes, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
-        return self.linear(decode(x).reshape(len(x), -1))
+        return self.linear(rows(x))

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from agnosticfl.errors import BadInput, check
 from agnosticfl.files import read_json, write_json
 from agnosticfl.runs import processes
+from agnosticfl.runs.about import FILE as ABOUT
 from agnosticfl.runs.build import Built
 from agnosticfl.runs.checkpoint import has_any
 from agnosticfl.runs.config import as_table, first_difference
@@ -153,7 +154,7 @@ def _clear(out: Path) -> None:
     """Removes a run; its configuration goes last, so that a crash leaves a folder that says so."""
     for name in ("checkpoints", "tensorboard", "models", "predictions"):
         shutil.rmtree(out / name, ignore_errors=True)
-    for name in ("summary.json", METRICS, "privacy.json", "engine.json", "config.json"):
+    for name in ("summary.json", METRICS, "privacy.json", ABOUT, "engine.json", "config.json"):
         (out / name).unlink(missing_ok=True)
 
 

@@ -49,10 +49,11 @@ def file_of(folder: Path, which: str) -> Path:
 
 
 def best_keeper(folder: Path, metric: str, how: Reading) -> Keep:
-    """Keeps the parameters whenever the worst domain is served better than ever before.
+    """Keeps the parameters whenever the worst domain is served at least as well as ever before.
 
-    A run that goes on after a crash may meet rounds again that the file already knows of: they have
-    the same bits, so none of them beats it.
+    Of equals the later one, which was trained longer: shares of few examples are often equal. A run
+    that goes on after a crash may meet rounds again that the file already knows of: they have the
+    same bits, so none of them beats it, and in the end the file is the same.
     """
     best = best_look(folder)
 
@@ -60,7 +61,7 @@ def best_keeper(folder: Path, metric: str, how: Reading) -> Keep:
         nonlocal best
         worst = worst_domain(results, metric, how.higher_is_better)
         look = Look(t, metric, worst.domain, worst.value)
-        if np.isfinite(look.value) and (best is None or _better(how, look, best)):
+        if np.isfinite(look.value) and (best is None or _as_good(how, look, best)):
             best = look
             write_params(file_of(folder, "best"), params, look._asdict())
 
@@ -76,9 +77,9 @@ def best_look(folder: Path) -> Look | None:
     return Look(int(about["round"]), about["metric"], about["domain"], float(about["value"]))
 
 
-def _better(how: Reading, look: Look, best: Look) -> bool:
+def _as_good(how: Reading, look: Look, best: Look) -> bool:
     sign = 1 if how.higher_is_better else -1
-    return sign * look.value > sign * best.value
+    return sign * look.value >= sign * best.value
 
 
 def write_params(path: Path, params: Params, about: Mapping[str, Any]) -> None:

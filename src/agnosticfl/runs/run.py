@@ -5,6 +5,7 @@ config.json    the resolved configuration      metrics.jsonl  one line per round
 engine.json    what the engine chose           tensorboard/   the same, as events
 checkpoints/   the server state                models/        the last model, and the best one
 predictions/   what they said, example by example
+about.json     what a model in use must know of its data
 summary.json   what came out; there only when the run is complete
 privacy.json   what a differentially private run has spent, charged ahead of the rounds
 """
@@ -26,6 +27,7 @@ from agnosticfl.engines.helpers.tuning import Tuner
 from agnosticfl.errors import BadInput
 from agnosticfl.files import read_json, write_json
 from agnosticfl.runs import checkpoint, kept, processes
+from agnosticfl.runs.about import facts_of, write_facts
 from agnosticfl.runs.build import Built, build
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.folder import found_before, locked, open_folder, saying_full_disk
@@ -145,6 +147,7 @@ def _ended(built: Built, out: Path, state: ServerState) -> dict[str, Any]:
     """Keeps the last model, measures it and the best one, and says what came out."""
     last, records = here(state.params), read_records(out)
     kept.write_params(kept.file_of(out, "last"), last, {"round": int(state.round)})
+    write_facts(out, facts_of(built.data))
     results = measured(built, last)
     write_predictions(out, "last", built, results)
     summary = summarise(built, state, records, results)

@@ -16,7 +16,15 @@ from agnosticfl.core.metrics.base import (
 )
 
 # All of them are loaded with the room, so that a name is taken before somebody else wants it.
-from agnosticfl.core.metrics.labels import accuracy
+from agnosticfl.core.metrics.labels import (
+    accuracy,
+    auprc,
+    auroc,
+    balanced_accuracy,
+    calibration_error,
+    f1,
+    recall,
+)
 from agnosticfl.core.metrics.sentences import (
     cross_entropy,
     in_vocab_accuracy,
@@ -25,6 +33,7 @@ from agnosticfl.core.metrics.sentences import (
     perplexity,
     token_loss,
 )
+from agnosticfl.core.metrics.values import c_index, mae, r2, rmse
 
 __all__ = [
     "LOSS",
@@ -35,14 +44,24 @@ __all__ = [
     "Outputs",
     "Reading",
     "accuracy",
+    "auprc",
+    "auroc",
+    "balanced_accuracy",
+    "c_index",
+    "calibration_error",
     "cross_entropy",
     "exact_metric",
+    "f1",
     "in_vocab_accuracy",
     "in_vocab_accuracy_fedjax",
     "in_vocab_accuracy_tff",
+    "mae",
     "metric",
     "named_metrics",
     "perplexity",
+    "r2",
     "reading",
+    "recall",
+    "rmse",
     "token_loss",
 ]

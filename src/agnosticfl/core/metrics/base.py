@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a metric is: sums over examples that are divided once, or a number from all outputs."""
 
+import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -86,10 +88,10 @@ def exact_metric(
 ) -> Callable[[ExactFunction], Metric]:
     """Enters a metric that is no mean over examples, computed from all outputs at once.
 
-    The function that follows takes `outputs`, `wanted` and `weight` as NumPy arrays of float64
-    (labels are whole numbers) and gives the value, or None where there is none. `weight`, [n],
-    counts an example so many times, as if its row were there as often: all ones, or what a
-    bootstrap has drawn.
+    The function that follows takes `outputs` (float64), `wanted` and `weight`, NumPy arrays, and
+    gives the value, or None where there is none. `weight`, [n], counts an example so many times, as
+    if its row were there as often: all ones, or what a bootstrap has drawn. Examples that count 0
+    times do not reach the function. A NaN, in or out, is worse than any number.
 
     Args:
       name: as tasks, results and tables have it.
@@ -98,9 +100,27 @@ def exact_metric(
     """
 
     def enter(exact: ExactFunction) -> Metric:
-        return _entered(Metric(name, of, Reading(higher_is_better), exact=exact))
+        worst = -math.inf if higher_is_better else math.inf
+        guarded = _guarded(exact, worst)
+        return _entered(Metric(name, of, Reading(higher_is_better), exact=guarded))
 
     return enter
+
+
+def _guarded(exact: ExactFunction, worst: float) -> ExactFunction:
+    @functools.wraps(exact)
+    def function(outputs: np.ndarray, wanted: np.ndarray, weight: np.ndarray) -> float | None:
+        counted = weight > 0
+        outputs = np.asarray(outputs[counted], np.float64)
+        if not counted.any():
+            return None
+        if np.isnan(outputs).any():
+            return worst
+        with np.errstate(all="ignore"):
+            value = exact(outputs, wanted[counted], np.asarray(weight[counted], np.float64))
+        return worst if value is not None and math.isnan(value) else value
+
+    return function
 
 
 def _entered(entry: Metric) -> Metric:

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from agnosticfl.core import tree
 from agnosticfl.core.federated import FederatedData, Splits
 from agnosticfl.core.model import Model
+from agnosticfl.data.sources.store import about
 from agnosticfl.data.store import open_store
 from agnosticfl.deploy.flower.federation import LOG, RoundPolicy
 from agnosticfl.deploy.flower.records import to_record
@@ -111,6 +112,7 @@ def server_data(task: FederatedTask, options: Mapping[str, Any]) -> Splits:
         test=with_domains(store.splits["test"], task.domains),
         heldout=None if heldout is None else with_domains(heldout, task.domains),
         release=store.release,
+        about=about(store),
     )
 
 

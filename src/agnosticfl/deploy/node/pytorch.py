@@ -13,7 +13,7 @@ The parameters have the names that the module gives them, so a module of another
 same names and shapes can take part in the same federation.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -23,7 +23,8 @@ import numpy as np
 from agnosticfl.core import tree
 from agnosticfl.core.algorithm1 import contribution
 from agnosticfl.core.contribution import ClientSum
-from agnosticfl.core.model import Examples, Model, Params, no_metrics
+from agnosticfl.core.metrics import Outputs
+from agnosticfl.core.model import Examples, Model, Params, label, no_metrics, with_forward
 from agnosticfl.core.random import example_order, random_bits
 from agnosticfl.deploy.node.contribute import Call, Contribute
 from agnosticfl.errors import check, choose, require
@@ -33,6 +34,7 @@ Module: TypeAlias = Any  # torch.nn.Module; this file can be read without PyTorc
 Create: TypeAlias = Callable[[], Module]
 # (module, name -> tensor [n, ...]) -> tensor [n]; the module is in training or evaluation mode.
 Loss: TypeAlias = Callable[[Module, Mapping[str, Any]], Any]
+Forward: TypeAlias = Loss  # the same, but what comes out is what the module says, [n, ...]
 Optimizer: TypeAlias = Callable[[Iterable[Any]], Any]  # parameters -> torch.optim.Optimizer
 
 LOSS_BATCH = 256  # examples whose losses are computed at a time
@@ -89,11 +91,25 @@ def torch_client(
     return contribute
 
 
-def torch_model(create: Create, per_example_loss: Loss, seed: int = 0) -> Model:
+def torch_model(
+    create: Create,
+    per_example_loss: Loss,
+    seed: int = 0,
+    *,
+    forward: Forward | None = None,
+    outputs: Outputs = "labels",
+    wanted: Callable[[Examples], jax.Array] = label,
+    metrics: Sequence[str] = (),
+) -> Model:
     """The same module as a model that the server can start from and evaluate with.
 
     Args:
       seed: of w_0.
+      forward: `(module, examples) -> outputs`, what the module says, in evaluation mode.
+      outputs: what forward gives: `"labels"`, logits [n, K]; `"values"`, numbers [n]; `"tokens"`,
+        logits [n, T, K + 4].
+      wanted: `examples -> array`, what the outputs are compared with; default the feature `y`.
+      metrics: names of metrics, measured from what forward gives.
     """
     torch = require("torch", "torch_model", "torch")
     torch.manual_seed(seed)
@@ -103,19 +119,34 @@ def torch_model(create: Create, per_example_loss: Loss, seed: int = 0) -> Model:
         del key  # w_0 is the module's own
         return {name: jnp.asarray(array) for name, array in first.items()}
 
-    def evaluate(params: Any, examples: Any) -> np.ndarray:
+    def loss(params: Params, examples: Examples, key: Any) -> Any:
+        check(key is None, "a PyTorch model is trained by its clients, not by this program")
+        return _evaluated(create, per_example_loss)(params, examples)
+
+    model = Model(init, loss, no_metrics)
+    said = forward and _evaluated(create, forward)
+    return with_forward(model, said, outputs, wanted, metrics)
+
+
+def _evaluated(create: Create, function: Forward) -> Callable[[Params, Examples], jax.Array]:
+    """`function` of a module in evaluation mode, as JAX can call it."""
+    torch = require("torch", "torch_model", "torch")
+
+    def call(params: Any, examples: Any) -> np.ndarray:
         module = load(create(), {name: np.asarray(array) for name, array in params.items()})
         tensors = {name: torch.tensor(np.asarray(array)) for name, array in examples.items()}
         with torch.no_grad():
-            return per_example_loss(module.eval(), tensors).float().numpy()
+            return function(module.eval(), tensors).float().numpy()
 
-    def loss(params: Params, examples: Examples, key: Any) -> Any:
-        check(key is None, "a PyTorch model is trained by its clients, not by this program")
+    def traced(params: Params, examples: Examples) -> jax.Array:
+        # JAX must know the shape before: that of one example full of zeros, with as many rows.
         rows = len(next(iter(examples.values())))
-        result = jax.ShapeDtypeStruct((rows,), jnp.float32)
-        return jax.pure_callback(evaluate, result, params, dict(examples))
+        one = {name: np.zeros((1, *a.shape[1:]), a.dtype) for name, a in examples.items()}
+        zeros = {name: np.zeros(a.shape, a.dtype) for name, a in params.items()}
+        result = jax.ShapeDtypeStruct((rows, *call(zeros, one).shape[1:]), jnp.float32)
+        return jax.pure_callback(call, result, params, dict(examples))
 
-    return Model(init, loss, no_metrics)
+    return traced
 
 
 def named_arrays(module: Module) -> dict[str, np.ndarray]:
