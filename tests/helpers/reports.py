@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from agnosticfl.core.evaluate import Measured
 from agnosticfl.core.metrics import Metric, Reading
@@ -51,14 +52,12 @@ def course(
     return run._replace(summary=summary, records=records)
 
 
-def said(
-    losses: Sequence[float], client: Sequence[int], domain: Sequence[int], **changes: Any
-) -> Predictions:
+def said(losses: ArrayLike, client: ArrayLike, domain: ArrayLike, **changes: Any) -> Predictions:
     """What a model did on single examples of two domains."""
-    values = np.array(losses, float)
+    values, clients = np.array(losses, float), np.array(client)
     sums = {"loss": np.stack([values, np.ones_like(values)])}
-    measured = Measured(np.array(client), np.array(domain), sums)._replace(**changes)
-    ids = np.array([f"client {k}" for k in range(max(client) + 1)])
+    measured = Measured(clients, np.array(domain), sums)._replace(**changes)
+    ids = np.array([f"client {k}" for k in range(clients.max() + 1)])
     return Predictions(measured, ids, ("a", "b"))
 
 

@@ -30,7 +30,7 @@ def interval(comparison: Comparison, domain: str, row: int = 0) -> tuple[float, 
 def test_of_many_clients_it_is_two_standard_errors_wide():
     values = np.random.default_rng(0).normal(size=800)
     client, domain = np.arange(800), np.arange(800) % 2
-    comparison = compared(said(list(values), list(client), list(domain)))
+    comparison = compared(said(values, client, domain))
     own = values[domain == 0]
     low, high = interval(comparison, "a")
     error = own.std() / np.sqrt(len(own))
@@ -44,9 +44,7 @@ def test_examples_of_one_client_are_drawn_together():
     """20 clients of 10 equal examples each know as much as 20 examples."""
     values = np.random.default_rng(0).normal(size=20)
     client = np.repeat(np.arange(40), 10)
-    comparison = compared(
-        said(list(np.repeat([*values, *values], 10)), list(client), list(np.repeat([0, 1], 200)))
-    )
+    comparison = compared(said(np.repeat([*values, *values], 10), client, np.repeat([0, 1], 200)))
     low, high = interval(comparison, "a")
     assert high - low == pytest.approx(2 * 1.96 * values.std() / np.sqrt(20), rel=0.1)
 
@@ -95,7 +93,7 @@ def test_seeds_are_averaged_before_the_percentiles_are_taken():
     """Errors of two seeds that cancel on every example leave a mean without error."""
     client, domain = list(range(40)), [0] * 20 + [1] * 20
     noise = np.random.default_rng(0).normal(size=40)
-    seeds = {0: said(list(1 + noise), client, domain), 1: said(list(1 - noise), client, domain)}
+    seeds = {0: said(1 + noise, client, domain), 1: said(1 - noise, client, domain)}
     runs = [run_of("afa", seed, each) for seed, each in seeds.items()]
     comparison = with_intervals(compare_runs(runs), lambda run: seeds[run.config.seed])
     assert interval(comparison, "a") == pytest.approx((1.0, 1.0))
@@ -105,9 +103,7 @@ def test_rows_are_held_against_the_reference_on_the_same_clients():
     """AFA is better by 0.1 for everybody, which is less than clients differ, and still certain."""
     client, domain = list(range(40)), [0] * 20 + [1] * 20
     losses = np.random.default_rng(0).normal(1, 1, size=40)
-    comparison = compared(
-        said(list(losses), client, domain), said(list(losses - 0.1), client, domain)
-    )
+    comparison = compared(said(losses, client, domain), said(losses - 0.1, client, domain))
     fedavg, afa = comparison.rows
     assert fedavg.against == {}
     assert afa.against["loss"].worst == pytest.approx((-0.1, -0.1))
@@ -160,7 +156,8 @@ def test_work_has_a_limit_and_the_caption_says_how_many_resamples_there_were(
     monkeypatch: pytest.MonkeyPatch,
 ):
     predictions = said([1.0] * 20 + [2.0] * 20, list(range(40)), [0] * 20 + [1] * 20)
-    monkeypatch.setattr(intervals, "PRODUCTS", 150 * (40 + 2 * 1 * 40))  # clients, sums of one run
+    once = intervals.DRAWING * 40 + 2 * 1 * 40  # 40 clients, two sums of one run for each
+    monkeypatch.setattr(intervals, "PRODUCTS", 150 * once)
     (table,) = results(compared(predictions))
     assert "150 resamples" in table.caption
     monkeypatch.setattr(intervals, "PRODUCTS", 1)

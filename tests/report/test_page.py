@@ -90,15 +90,15 @@ def keep(folder: Path, losses: Sequence[float], domains: Sequence[str]) -> None:
     domain = np.repeat(np.arange(len(domains)), 10)
     values = np.array(losses)[domain] + np.tile([0.5, -0.5], 5 * len(domains))
     (folder / FOLDER).mkdir()
-    np.savez(
-        folder / FOLDER / "test-last.npz",
-        client=np.arange(len(domain)),
-        domain=domain,
-        by_example=np.array(True),
-        client_ids=np.arange(len(domain)).astype(str),
-        domains=np.array(domains),
-        **{f"{SUM}loss": np.stack([values, np.ones(len(values))])},
-    )
+    arrays: dict[str, Any] = {
+        "client": np.arange(len(domain)),
+        "domain": domain,
+        "by_example": np.array(True),
+        "client_ids": np.arange(len(domain)).astype(str),
+        "domains": np.array(domains),
+        f"{SUM}loss": np.stack([values, np.ones(len(values))]),
+    }
+    np.savez(folder / FOLDER / "test-last.npz", **arrays)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,8 @@ from agnosticfl.runs.predictions import Predictions
 RESAMPLES = 1000
 FEWEST = 100  # resamples, however much there is to compute
 FEW = 10  # clients of a domain; of fewer, the examples are resampled
-PRODUCTS = 2e10  # multiplications of sums that are done in seconds
+PRODUCTS = 5e9  # multiplications of sums that are done in seconds
+DRAWING = 100  # multiplications that drawing one client takes as long as
 RANKED = 5e7  # examples of metrics that no sums tell that are done in seconds
 CHUNK = 1 << 22  # weights in memory at a time
 ENDS = (2.5, 97.5)  # per cent
@@ -157,7 +158,7 @@ def _draws(
     compute = _from_sums if metric in measured[0].sums else _from_outputs
     sizes, runs = sum(pool.size for pool in pools), len(measured)
     work = {
-        _from_sums: PRODUCTS / (clients + 2 * runs * sizes),
+        _from_sums: PRODUCTS / (DRAWING * clients + 2 * runs * sizes),
         _from_outputs: RANKED / (2 * runs * len(measured[0].client)),
     }
     number = int(min(max(work[compute], FEWEST), RESAMPLES))
