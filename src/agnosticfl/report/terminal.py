@@ -16,7 +16,7 @@ LONGEST = 24  # a name that is longer is broken
 
 def terminal(grid: Grid, width: int) -> Group:
     """The table in pieces of at most `width` columns, each with the names of the rows."""
-    first, *others = _widths(grid)
+    first, *others = _widths(grid, width)
     room = width - first - BORDER - 1
     pieces = [
         _piece(grid, [0, *(place + 1 for place in part)], [first, *(others[i] for i in part)])
@@ -37,12 +37,15 @@ def _parts(widths: Sequence[int], room: int) -> Iterator[list[int]]:
     yield part
 
 
-def _widths(grid: Grid) -> list[int]:
-    """Of each column: numbers are never broken, names at blanks or after `LONGEST` letters."""
+def _widths(grid: Grid, width: int) -> list[int]:
+    """Of each column: numbers are never broken; names are if the table would be too wide."""
     numbers = [
         max(cell_len(line) for row in (*grid.rows, *grid.foot) for line in _lines(row[place]))
         for place in range(len(grid.header))
     ]
+    whole = [cell_len(entry.text) for entry in grid.header]
+    if sum(map(max, numbers, whole)) + BORDER * len(whole) < width:
+        return list(map(max, numbers, whole))
     words = [max(map(cell_len, (*entry.text.split(), ""))) for entry in grid.header]
     first, *others = [
         max(own, min(word, LONGEST)) for own, word in zip(numbers, words, strict=True)
