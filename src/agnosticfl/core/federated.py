@@ -69,7 +69,7 @@ class Splits(NamedTuple):
     vocabulary_size: int | None = None  # text: how many ids there are for `tokens`, if known
     release: Callable[[], None] = lambda: None  # gives back the memory that reading took
     digest: str | None = None  # of what it holds, if that is known without reading all of it
-    about: About = About()
+    about: About = About()  # names that go with the numbers
 
 
 def digest_of(splits: Splits) -> str:
@@ -103,9 +103,7 @@ def as_splits(
     for split in ("train", "test"):
         check(split in parts, f"{place} has no split {split!r}")
     size = None if about.vocabulary is None else len(about.vocabulary)
-    return Splits(
-        parts["train"], parts["test"], parts.get("heldout"), size, release, about=about
-    )
+    return Splits(parts["train"], parts["test"], parts.get("heldout"), size, release, about=about)
 
 
 def from_arrays(

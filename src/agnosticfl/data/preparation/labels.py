@@ -18,7 +18,7 @@ from agnosticfl.data.formats.cells import (
 )
 from agnosticfl.data.formats.limits import short
 from agnosticfl.data.preparation.fit import in_order
-from agnosticfl.data.preparation.record import COMPARED, OPPOSITE, Label
+from agnosticfl.data.preparation.record import OPPOSITE, Label
 from agnosticfl.errors import BadInput, check
 
 MOST = 10_000  # classes

@@ -40,7 +40,11 @@ def notes_on(
 def _thin_domains(
     options: Options, domains: Sequence[str], counts: Mapping[str, np.ndarray]
 ) -> Iterator[str]:
-    asked = {"train": True, "heldout": options.heldout_fraction > 0, "test": options.test_fraction > 0}
+    asked = {
+        "train": True,
+        "heldout": options.heldout_fraction > 0,
+        "test": options.test_fraction > 0,
+    }
     for split in SPLITS:
         if not (asked[split] or split in counts):
             continue
@@ -66,16 +70,14 @@ def _advice(options: Options, split: str) -> str:
     return f"what is measured there is noise or missing; try {', '.join(ways)}"
 
 
-def _thin_classes(
-    preparation: Preparation, classes: Counter[tuple[str, int]]
-) -> Iterator[str]:
+def _thin_classes(preparation: Preparation, classes: Counter[tuple[str, int]]) -> Iterator[str]:
     label = preparation.label
     if label is None or label.classes is None:
         return
     absent = [name for i, name in enumerate(label.classes) if not classes["train", i]]
     present = len(label.classes) - len(absent)
     if present == 1:
-        yield f"all training rows are of one class of {label.name!r}: there is nothing to tell apart"
+        yield f"all training rows are of one class of {label.name!r}: nothing is to be told apart"
     elif absent:
         named = [repr(name) for name in absent]
         yield f"no training row is of the class {_some(named)} of {label.name!r}"

@@ -36,9 +36,9 @@ class Options(NamedTuple):
     missing: Annotated[
         Literal["impute", "refuse"], "what is done with missing values (empty, ?, NA, NaN, null)"
     ] = "impute"
-    scale: Annotated[
-        Literal["standard", "none"], "whether numbers get mean 0 and deviation 1"
-    ] = "standard"
+    scale: Annotated[Literal["standard", "none"], "whether numbers get mean 0 and deviation 1"] = (
+        "standard"
+    )
     split: Annotated[str | None, "column that says train, heldout or test"] = None
     test_fraction: Annotated[float, "part of the clients, about, kept for the test"] = 0.0
     heldout_fraction: Annotated[float, "part of the clients, about, to hold out"] = 0.0
