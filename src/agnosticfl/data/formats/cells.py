@@ -164,9 +164,9 @@ def _as_floats(text: Any) -> Any:
     try:
         return text.cast(pa.float64())
     except pa.ArrowInvalid:  # there are words for truth among them
-        words = text.to_pylist()
-        known = [None if word is None else float(TRUTH.get(word, word)) for word in words]
-        return pa.array(known, pa.float64())
+        for word, number in TRUTH.items():
+            text = pc.if_else(pc.equal(text, word), number, text)
+        return text.cast(pa.float64())
 
 
 def _mask(values: Any) -> np.ndarray:
