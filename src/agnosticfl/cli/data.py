@@ -136,15 +136,19 @@ def info(
     from agnosticfl.cli.info import print_summary
     from agnosticfl.data import summary as summaries
     from agnosticfl.data.store.reader import open_store
+    from agnosticfl.runs.starter import fitting_models, seen_of
 
     opened = open_store(store)
     summary = summaries.summarise(opened)
+    models = fitting_models(seen_of(opened))
     if plot is not None:
         summaries.plot(opened, summary, plot)
     if as_json:
-        typer.echo(json.dumps(summaries.as_json(opened, summary), indent=1, ensure_ascii=False))
+        found = {**summaries.as_json(opened, summary), "models": models}
+        typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
     else:
         print_summary(opened, summary)
+        typer.echo(f"built-in models that fit: {', '.join(models) or 'none'}")
 
 
 @data_app.command()
