@@ -95,6 +95,23 @@ def test_a_rearranged_dataset_is_read_as_it_is_shown() -> None:
     assert collect(source)["train"].examples["x"].tolist() == [[2], [4]]
 
 
+def test_a_dataset_keeps_the_names_of_its_classes() -> None:
+    datasets = pytest.importorskip("datasets")
+    kinds = datasets.ClassLabel(names=["dog", "cat"])
+    rows = dataset().cast_column("kind", kinds)
+    source = from_frame(rows, **ROLES)
+    assert source.labels == ("cat", "dog")
+    assert collect(source)["train"].examples["y"].tolist() == [0, 1, 0]
+
+
+def test_half_and_decimal_numbers_are_numbers() -> None:
+    pay = pa.array([0.5, 1.5, 2.5, 3.5]).cast(pa.decimal128(3, 1))
+    for column in (pay, np.array([0.5, 1.5, 2.5, 3.5], np.float16)):
+        frame = pa.table({**ROWS, "pay": column})
+        data = collect(from_frame(frame, **ROLES, **PLAIN))
+        assert data["train"].examples["x"].tolist() == [[2, 1.5], [1, 0.5], [3, 2.5]]
+
+
 def test_several_files_are_one_table(tmp_path: Path) -> None:
     data = collect(load([csv(tmp_path), parquet(tmp_path)], **ROLES))
     assert data["train"].sizes.tolist() == [2, 4]
@@ -264,5 +281,10 @@ def test_other_mistakes(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", who=np.array([{"pickled": 1}], object))
     with pytest.raises(BadInput, match="allow_pickle"):
         load([tmp_path / "rows.npz"], **ROLES)
+    for option, value in [("missing", "drop"), ("scale", "minmax"), ("split_by", "row")]:
+        with pytest.raises(BadInput, match=f"unknown {option} '{value}'"):
+            from_frame(ROWS, **(ROLES | {option: value}))
+    with pytest.raises(BadInput, match="rows_per_client is 0; it must be at least 1"):
+        from_frame(ROWS, domain="land", rows_per_client=0)
     with pytest.raises(BadInput, match="did you mean 'who'"):
         from_frame(ROWS, client="whom", domain="land")

@@ -312,6 +312,8 @@ def test_the_input_is_a_column_of_lists_and_is_called_x() -> None:
     source = from_frame(frame, **roles, input="pixels")
     assert {name: tuple(f) for name, f in source.features.items()} == {"x": ("uint8", (2, 2))}
     assert collect(source)["train"].examples["x"].tolist() == frame["pixels"].tolist()
+    text = from_frame(frame | {"tokens": np.ones((2, 5), int)}, **roles, input="tokens")
+    assert {name: tuple(f) for name, f in text.features.items()} == {"tokens": ("int32", (5,))}
     named = from_frame(frame, **roles, features=["pixels"])
     assert any("say which one it is, input = pixels" in note for note in named.notes)
     for options, message in [

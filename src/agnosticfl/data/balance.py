@@ -9,6 +9,8 @@ import numpy as np
 from agnosticfl.core.federated import FederatedData, slices
 from agnosticfl.data.store.reader import Store
 
+MOST = 100_000  # classes without a name; larger numbers are something else
+
 
 class Target(NamedTuple):
     """The numbers to predict, of one domain in one split."""
@@ -35,7 +37,7 @@ def number_of_classes(store: Store) -> int | None:
         return len(store.meta.labels)
     pieces = [data.examples["y"][part] for data in store.splits.values() for part in _parts(data)]
     least, largest = min(y.min() for y in pieces), max(y.max() for y in pieces)
-    return int(largest) + 1 if least >= 0 else None
+    return int(largest) + 1 if least >= 0 and largest < MOST else None
 
 
 def class_names(store: Store) -> tuple[str, ...] | None:

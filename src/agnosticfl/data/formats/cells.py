@@ -145,6 +145,7 @@ def _plain(column: Any) -> Any:
     kind = _value_type(column)
     plain = column.cast(kind)
     if pa.types.is_floating(kind):
+        plain = plain.cast(pa.float32()) if pa.types.is_float16(kind) else plain  # has no is_nan
         plain = pc.if_else(pc.is_nan(plain), None, plain)
     return pc.utf8_trim_whitespace(plain.cast(pa.string()))
 
