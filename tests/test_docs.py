@@ -2,6 +2,7 @@
 """What the pages in docs/ show is what the program is and does."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -107,6 +108,45 @@ def test_the_worked_task_is_complete_and_its_commands_run(tmp_path: Path):
         )
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "visits" / "report.html").exists()
+
+
+def models_page() -> tuple[list[str], str, list[list[str]], str]:
+    """The examples of models, the task, its commands, and the same from Python."""
+    page = (ROOT / "docs" / "models.md").read_text()
+    *models, python = PYTHON.findall(page)
+    (task,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    lines = re.findall(r"^agnosticfl (.*my-task.*)$", page, re.MULTILINE)
+    return models, task, [line.split() for line in lines], python
+
+
+@pytest.mark.parametrize(
+    ("number", "library"), enumerate(["from_nnx", "from_functions", "from_eq"])
+)
+def test_a_model_of_one_s_own_is_trained_by_commands_and_from_python(
+    number: int, library: str, tmp_path: Path
+):
+    models, task, commands, python = models_page()
+    assert len(models) == 3
+    assert library in models[number]
+    (tmp_path / "my_model.py").write_text(models[number])
+    (tmp_path / "my-task.toml").write_text(task)
+    calls = [command(*words, *["--rounds", "3"] * (words[0] == "run")) for words in commands]
+    for call in [*calls, [sys.executable, "-c", python]]:
+        done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("common {'loss': ")
+    assert float(re.findall(r"rare.*'accuracy': ([\d.]+)", done.stdout)[0]) > 0.9
+    narrow, wide = (tmp_path / "runs" / name for name in ("narrow", "wide"))
+    for folder, width in ((narrow, 32), (wide, 64)):
+        config = json.loads((folder / "config.json").read_text())
+        assert config["model"]["width"] == width
+        assert any(f"{width}" in shape for shape in config["model_shapes"].values())
+        summary = json.loads((folder / "summary.json").read_text())
+        assert {"loss", "accuracy"} <= set(summary["higher_is_better"])
+    refused = command("run", "my-task.toml", "--set", "model.width=wide")
+    done = subprocess.run(refused, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "width of model 'my_model:net' is 'wide'; it must be a whole number" in done.stderr
 
 
 @pytest.mark.slow
