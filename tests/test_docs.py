@@ -120,17 +120,23 @@ def models_page() -> tuple[list[str], str, list[list[str]], str]:
     return models, task, [shlex.split(line) for line in lines], python
 
 
+def done_in(folder: Path, call: list[str]) -> str:
+    """What a command prints that must not fail."""
+    done = subprocess.run(call, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize("library", ["from_nnx", "from_functions", "from_equinox"])
 def test_a_model_of_one_s_own_is_trained_by_commands_and_from_python(library: str, tmp_path: Path):
     models, task, commands, python = models_page()
     (model,) = [code for code in models if f"afl.{library}(" in code]
     (tmp_path / "my_model.py").write_text(model)
     (tmp_path / "my-task.toml").write_text(task)
-    calls = [command(*words, *["--rounds", "3"] * (words[0] == "run")) for words in commands]
-    for call in [*calls, [sys.executable, "-c", python]]:
-        done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-    assert float(re.findall(r"rare.*'accuracy': ([\d.]+)", done.stdout)[0]) > 0.9
+    for words in commands:
+        done_in(tmp_path, command(*words, *["--rounds", "3"] * (words[0] == "run")))
+    printed = done_in(tmp_path, [sys.executable, "-c", python])
+    assert float(re.findall(r"rare.*'accuracy': ([\d.]+)", printed)[0]) > 0.9
     narrow, wide = (tmp_path / "runs" / name for name in ("narrow", "wide"))
     for folder, width in ((narrow, 32), (wide, 64)):
         config = json.loads((folder / "config.json").read_text())
