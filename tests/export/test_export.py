@@ -16,7 +16,7 @@ from agnosticfl.export.folder import export_run
 from agnosticfl.export.model import TrainedModel, load, softmax
 from agnosticfl.export.predict import measure_store
 from agnosticfl.registry import MODELS
-from tests.export.trained import FEATURES, images, patients, trained
+from tests.helpers.stores import FEATURES, images, patients, trained
 
 OWN = "tests.export.own_models:"
 ROWS: dict[str, Any] = {"features": FEATURES}
