@@ -2,8 +2,10 @@
 """What the pages in docs/ show is what the program is and does."""
 
 import importlib.util
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +109,45 @@ def test_the_worked_task_is_complete_and_its_commands_run(tmp_path: Path):
         )
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "visits" / "report.html").exists()
+
+
+def models_page() -> tuple[list[str], str, list[list[str]], str]:
+    """The examples of models, the task, its commands, and the same from Python."""
+    page = (ROOT / "docs" / "models.md").read_text()
+    *models, python = PYTHON.findall(page)
+    (task,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    lines = re.findall(r"^agnosticfl (.*my-task.*)$", page, re.MULTILINE)
+    return models, task, [shlex.split(line) for line in lines], python
+
+
+def done_in(folder: Path, call: list[str]) -> str:
+    """What a command prints that must not fail."""
+    done = subprocess.run(call, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("library", ["from_nnx", "from_functions", "from_equinox"])
+def test_a_model_of_one_s_own_is_trained_by_commands_and_from_python(library: str, tmp_path: Path):
+    models, task, commands, python = models_page()
+    (model,) = [code for code in models if f"afl.{library}(" in code]
+    (tmp_path / "my_model.py").write_text(model)
+    (tmp_path / "my-task.toml").write_text(task)
+    for words in commands:
+        done_in(tmp_path, command(*words, *["--rounds", "3"] * (words[0] == "run")))
+    printed = done_in(tmp_path, [sys.executable, "-c", python])
+    assert float(re.findall(r"rare.*'accuracy': ([\d.]+)", printed)[0]) > 0.9
+    narrow, wide = (tmp_path / "runs" / name for name in ("narrow", "wide"))
+    for folder, width in ((narrow, 32), (wide, 64)):
+        config = json.loads((folder / "config.json").read_text())
+        assert config["model"]["width"] == width
+        assert any(f"{width}" in shape for shape in config["model_shapes"].values())
+        summary = json.loads((folder / "summary.json").read_text())
+        assert {"loss", "accuracy"} <= set(summary["higher_is_better"])
+    refused = command("run", "my-task.toml", "--set", "model.width=wide")
+    done = subprocess.run(refused, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "width of model 'my_model:net' is 'wide'; it must be a whole number" in done.stderr
 
 
 @pytest.mark.slow

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from agnosticfl.engines.base import Engine as Engine
     from agnosticfl.engines.base import EngineBuilder as EngineBuilder
     from agnosticfl.errors import BadInput as BadInput
+    from agnosticfl.export.folder import export_run as export_run
+    from agnosticfl.export.model import TrainedModel as TrainedModel
+    from agnosticfl.export.model import load as load
     from agnosticfl.methods.afa import agnostic_fedavg as agnostic_fedavg
     from agnosticfl.methods.base import Algorithm as Algorithm
     from agnosticfl.methods.base import Method as Method
@@ -84,6 +87,8 @@ _PLACES = {
     "data.source": ("Source",),
     "engines.base": ("Engine", "EngineBuilder"),
     "errors": ("BadInput",),
+    "export.folder": ("export_run",),
+    "export.model": ("TrainedModel", "load"),
     "methods.afa": ("agnostic_fedavg",),
     "methods.base": ("Algorithm", "Method", "Parts", "method"),
     "methods.drfa": ("drfa",),

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agnosticfl.data.collect import collect
+from agnosticfl.data.preparation.record import Number, Preparation
 from agnosticfl.data.source import Feature, Rows
 from agnosticfl.data.store.check import check_store
 from agnosticfl.data.store.reader import FORMAT, META, open_store
@@ -51,6 +52,36 @@ def test_examples_of_a_client_lie_together_in_their_order(store: Path) -> None:
     assert opened.meta.labels == ("cat", "dog")
     assert opened.vocabulary() is None
     assert list(opened.splits) == ["train", "test"]
+
+
+def test_a_store_of_an_older_program_opens(store: Path) -> None:
+    """Version 1 had no notes and no preparation.json at first."""
+    meta = json.loads((store / META).read_text())
+    assert meta.pop("notes") == []
+    (store / META).write_text(json.dumps(meta))
+    opened = open_store(store)
+    assert opened.meta.notes == ()
+    assert opened.preparation() is None
+    assert check_store(store) == []
+
+
+def test_what_was_learnt_from_a_raw_table_is_part_of_the_store(tmp_path: Path) -> None:
+    digests: set[str] = set()
+    for name in ("age", "pay"):
+        steps = Preparation((Number(name), Number("b")))
+        write_store(source(*TWO, preparation=steps, notes=("few",)), tmp_path / name)
+        opened = open_store(tmp_path / name)
+        assert opened.preparation() == steps
+        assert opened.meta.notes == ("few",)
+        digests.add(opened.digest)
+    assert len(digests) == 2  # a run belongs to its columns too
+    file = tmp_path / "age" / "preparation.json"
+    file.write_text("[" + file.read_text()[1:])
+    with pytest.raises(BadInput, match=r"preparation.json cannot be read"):
+        open_store(tmp_path / "age").preparation()
+    assert check_store(tmp_path / "age") == [
+        "preparation.json: the checksum differs from the one in meta.json"
+    ]
 
 
 def test_arrays_are_views_of_the_mapped_file(store: Path) -> None:

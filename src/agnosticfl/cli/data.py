@@ -5,7 +5,6 @@ import contextlib
 import importlib
 import inspect
 import json
-import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -133,46 +132,23 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw a picture.")] = None,
 ) -> None:
-    """Show clients, examples and tokens per domain and split."""
+    """Show shapes, columns, clients, examples and labels per domain and split."""
+    from agnosticfl.cli.info import print_summary
     from agnosticfl.data import summary as summaries
     from agnosticfl.data.store.reader import open_store
+    from agnosticfl.runs.starter import fitting_models, seen_of
 
     opened = open_store(store)
     summary = summaries.summarise(opened)
+    models = fitting_models(seen_of(opened))
     if plot is not None:
         summaries.plot(opened, summary, plot)
     if as_json:
-        typer.echo(json.dumps(summaries.as_json(opened, summary), indent=1, ensure_ascii=False))
+        found = {**summaries.as_json(opened, summary), "models": models}
+        typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
     else:
-        _print_summary(opened, summary)
-
-
-def _print_summary(store: Any, summary: Any) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    meta = store.meta
-    table = Table("split", "domain", title=f"{meta.name} (licence: {meta.licence})")
-    for heading in ("clients", "examples", "tokens"):
-        table.add_column(heading, justify="right")
-    for name, split in summary.items():
-        for domain, counts in split.domains.items():
-            table.add_row(name, domain, *map(_number, counts))
-        tokens = [counts.tokens for counts in split.domains.values()]
-        total = (split.clients, split.examples, None if None in tokens else sum(tokens))
-        table.add_row(name, "all", *map(_number, total), end_section=True)
-    console = Console(width=None if sys.stdout.isatty() else 100)
-    console.print(table)
-    for name, split in summary.items():
-        quantiles = ", ".join(f"{q}: {size:g}" for q, size in split.size_quantiles.items())
-        typer.echo(f"{name}: {split.several_domains:,} clients have several domains")
-        typer.echo(f"{name}: quantiles of examples per client: {quantiles}")
-    for reason, number in meta.left_out.items():
-        typer.echo(f"left out {number:,}: {reason}")
-
-
-def _number(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
+        print_summary(opened, summary)
+        typer.echo(f"built-in models that fit: {', '.join(models) or 'none'}")
 
 
 @data_app.command()

@@ -69,7 +69,7 @@ class Splits(NamedTuple):
     vocabulary_size: int | None = None  # text: how many ids there are for `tokens`, if known
     release: Callable[[], None] = lambda: None  # gives back the memory that reading took
     digest: str | None = None  # of what it holds, if that is known without reading all of it
-    about: About = About()
+    about: About = About()  # names that go with the numbers
 
 
 def digest_of(splits: Splits) -> str:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in a store: clients, examples and tokens, by split and domain."""
+"""What is in a store: clients, examples, tokens and labels, by split and domain."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agnosticfl.core.federated import FederatedData, client_domain_counts, pieces_of_clients, slices
+from agnosticfl.data.balance import Balance, Target, balances, number_of_classes
+from agnosticfl.data.preparation.record import to_json
 from agnosticfl.data.store.reader import Store
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -20,6 +23,8 @@ class DomainSummary(NamedTuple):
     clients: int  # those with at least one example of it
     examples: int
     tokens: int | None  # words; None if the data is no text
+    classes: tuple[int, ...] | None  # examples of each class; None without classes
+    target: Target | None  # the numbers to predict, if the label is a number
 
 
 class SplitSummary(NamedTuple):
@@ -33,27 +38,37 @@ class SplitSummary(NamedTuple):
 
 
 def summarise(store: Store) -> dict[str, SplitSummary]:
-    """Reads domains, offsets and tokens once, a piece at a time."""
-    count_tokens = _token_counter(store)
-    return {split: _split(data, count_tokens(data)) for split, data in store.splits.items()}
+    """Reads domains, offsets, tokens and labels, a piece at a time."""
+    count_tokens, balance = _token_counter(store), balances(store)
+    return {
+        split: _split(data, count_tokens(data), balance[split])
+        for split, data in store.splits.items()
+    }
 
 
 def as_json(store: Store, summary: Mapping[str, SplitSummary]) -> dict[str, Any]:
     """The summary and what meta.json says, for programs."""
-    meta = store.meta
+    meta, steps = store.meta, store.preparation()
     return {
         "name": meta.name,
         "licence": meta.licence,
         "domains": list(meta.domains),
         "features": {name: feature._asdict() for name, feature in meta.features.items()},
         "labels": meta.labels,
+        "number_of_features": number_of_features(store),
+        "number_of_classes": number_of_classes(store),
+        "columns": None if steps is None else steps.x_columns,
+        "preparation": None if steps is None else to_json(steps),
         "left_out": dict(meta.left_out),
-        "splits": {
-            name: split._asdict()
-            | {"domains": {key: domain._asdict() for key, domain in split.domains.items()}}
-            for name, split in summary.items()
-        },
+        "notes": meta.notes,
+        "splits": {name: _split_json(split) for name, split in summary.items()},
     }
+
+
+def number_of_features(store: Store) -> int | None:
+    """How many numbers of an example a model of `x` reads; None if there is no `x`."""
+    feature = store.meta.features.get("x")
+    return None if feature is None else math.prod(feature.shape)
 
 
 def plot(store: Store, summary: Mapping[str, SplitSummary], file: Path) -> None:
@@ -77,7 +92,15 @@ def plot(store: Store, summary: Mapping[str, SplitSummary], file: Path) -> None:
     figure.savefig(file, dpi=120)
 
 
-def _split(data: FederatedData, tokens: np.ndarray | None) -> SplitSummary:
+def _split_json(split: SplitSummary) -> dict[str, Any]:
+    domains = {
+        name: domain._asdict() | {"target": domain.target and domain.target._asdict()}
+        for name, domain in split.domains.items()
+    }
+    return split._asdict() | {"domains": domains}
+
+
+def _split(data: FederatedData, tokens: np.ndarray | None, balance: Balance) -> SplitSummary:
     p = data.num_domains
     clients, examples, several = np.zeros(p, int), np.zeros(p, int), 0
     for part in pieces_of_clients(data):
@@ -87,7 +110,11 @@ def _split(data: FederatedData, tokens: np.ndarray | None) -> SplitSummary:
         several += int(((counts > 0).sum(axis=1) > 1).sum())
     domains = {
         name: DomainSummary(
-            int(clients[i]), int(examples[i]), None if tokens is None else int(tokens[i])
+            int(clients[i]),
+            int(examples[i]),
+            None if tokens is None else int(tokens[i]),
+            None if balance.classes is None else tuple(balance.classes[i].tolist()),
+            None if balance.targets is None else balance.targets[i],
         )
         for i, name in enumerate(data.domains)
     }

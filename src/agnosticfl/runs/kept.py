@@ -6,6 +6,7 @@ the parameters by name, the round they are from, and a checksum of them.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -23,6 +24,7 @@ from agnosticfl.files import write_bytes
 
 FOLDER = "models"  # in a run folder
 WHICH = ("last", "best")
+ABOUT = "about"  # key of what a file of safetensors says of itself
 
 Keep: TypeAlias = Callable[[int, Params, Results], None]  # (t, w_t, what held-out clients say)
 
@@ -86,8 +88,10 @@ def write_params(path: Path, params: Params, about: Mapping[str, Any]) -> None:
     """Writes parameters by name, with a checksum; whole or not at all."""
     arrays = {name: np.ascontiguousarray(array) for name, array in tree.named(params).items()}
     texts = {name: str(value) for name, value in about.items()}
+    # One text, because the order of several would be another one every time.
+    told = json.dumps({**texts, "sha256": _digest(arrays, texts)})
     path.parent.mkdir(exist_ok=True)
-    write_bytes(path, safetensors.numpy.save(arrays, {**texts, "sha256": _digest(arrays, texts)}))
+    write_bytes(path, safetensors.numpy.save(arrays, {ABOUT: told}))
 
 
 def read_params(path: Path) -> Kept:
@@ -95,10 +99,10 @@ def read_params(path: Path) -> Kept:
     check(path.is_file(), f"there is no file {path}")
     try:
         with safetensors.safe_open(path, "numpy") as file:
-            about: dict[str, str] = dict(file.metadata() or {})
+            about: dict[str, str] = json.loads(file.metadata()[ABOUT])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise BadInput(f"{path} is no file of safetensors: {error}") from None
+    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        raise BadInput(f"{path} is no file of a kept model: {error}") from None
     found = about.pop("sha256", None)
     check(found == _digest(arrays, about), f"{path} is damaged: its checksum is another")
     return Kept(arrays, about)

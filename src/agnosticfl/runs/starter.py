@@ -42,13 +42,13 @@ def seen_of(store: Store) -> Seen:
     """Reads labels and counts once."""
     words = store.vocabulary()
     label = store.meta.features.get("y")
-    train = balances(store)["train"].classes if "train" in store.splits else None
+    train = balances(store).get("train")
     return Seen(
         features={name: feature.shape for name, feature in store.meta.features.items()},
         rows=store.meta.splits["train"].examples if "train" in store.splits else 0,
         classes=number_of_classes(store),
         words=None if words is None else len(words) - FIRST_WORD - 1,
-        class_counts=train,
+        class_counts=None if train is None else train.classes,
         is_number=label is not None and label.dtype.startswith("float") and label.shape == (),
     )
 

@@ -145,6 +145,7 @@ def _plain(column: Any) -> Any:
     kind = _value_type(column)
     plain = column.cast(kind)
     if pa.types.is_floating(kind):
+        plain = plain.cast(pa.float32()) if pa.types.is_float16(kind) else plain  # has no is_nan
         plain = pc.if_else(pc.is_nan(plain), None, plain)
     return pc.utf8_trim_whitespace(plain.cast(pa.string()))
 
@@ -164,9 +165,9 @@ def _as_floats(text: Any) -> Any:
     try:
         return text.cast(pa.float64())
     except pa.ArrowInvalid:  # there are words for truth among them
-        words = text.to_pylist()
-        known = [None if word is None else float(TRUTH.get(word, word)) for word in words]
-        return pa.array(known, pa.float64())
+        for word, number in TRUTH.items():
+            text = pc.if_else(pc.equal(text, word), number, text)
+        return text.cast(pa.float64())
 
 
 def _mask(values: Any) -> np.ndarray:

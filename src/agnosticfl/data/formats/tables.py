@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from agnosticfl.data.arrow import pc
 from agnosticfl.data.formats.cells import Place
 from agnosticfl.data.formats.text_tables import ENDINGS, open_text, without_header
 from agnosticfl.errors import BadInput, check, choose
@@ -138,9 +139,22 @@ def _arrow_table(place: str, table: Any) -> Table:
 def _dataset_table(dataset: Any) -> Table:
     def batches(names: list[str]) -> Iterator[Any]:
         chosen = dataset.select_columns(names).with_format("arrow")
-        return (batch for table in chosen.iter(BATCH) for batch in table.to_batches())
+        for table in chosen.iter(BATCH):
+            for batch in table.to_batches():
+                yield _with_class_names(batch, dataset.features)
 
     return _table("the dataset", dataset.column_names, batches)
+
+
+def _with_class_names(batch: Any, features: Mapping[str, Any]) -> Any:
+    """A Hugging Face `ClassLabel` is a number whose names are in the features."""
+    for place, name in enumerate(batch.schema.names):
+        names = getattr(features[name], "names", None)
+        if names is not None:
+            number = pc.if_else(pc.less(batch[name], 0), None, batch[name]).cast(pa.int32())
+            named = pa.DictionaryArray.from_arrays(number, pa.array(names))
+            batch = batch.set_column(place, name, named)
+    return batch
 
 
 def _open_parquet(path: Path) -> Table:

@@ -35,11 +35,11 @@ def open_text(path: Path, names: Sequence[str] | None, delimiter: str | None) ->
     rows = csv.reader(io.StringIO(head, newline=""), delimiter=delimiter)
     first, second = ([field.strip() for field in next(rows, [])] for _ in range(2))
     if names is not None:
-        _check_names(path, list(names), first, second)
+        _check_names(f"{path} (delimiter {delimiter!r})", list(names), first, second)
     parsing = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     # Without threads the parser knows the number of a bad row.
     reading = pyarrow.csv.ReadOptions(use_threads=False, column_names=names)
-    with pyarrow.csv.open_csv(path, reading, parsing) as reader:
+    with pyarrow.csv.open_csv(_unpacked(path), reading, parsing) as reader:
         raw = reader.schema.names
     columns = [name.strip() for name in raw]
 
@@ -49,7 +49,7 @@ def open_text(path: Path, names: Sequence[str] | None, delimiter: str | None) ->
         types = pyarrow.csv.ConvertOptions(
             include_columns=chosen, column_types=dict.fromkeys(chosen, pa.string())
         )
-        with pyarrow.csv.open_csv(path, reading, parsing, types) as reader:
+        with pyarrow.csv.open_csv(_unpacked(path), reading, parsing, types) as reader:
             for batch in reader:
                 yield batch.rename_columns(list(wanted))
 
@@ -62,8 +62,13 @@ def without_header(columns: Sequence[str]) -> bool:
 
 
 def _head(path: Path) -> str:
-    with pa.input_stream(str(path), compression="detect") as stream:
+    with _unpacked(path) as stream:
         return stream.read(HEAD).decode("utf-8-sig", errors="replace")
+
+
+def _unpacked(path: Path) -> Any:
+    packed = path.name.lower().endswith(".gz")
+    return pa.input_stream(str(path), compression="gzip" if packed else None)
 
 
 def _delimiter(path: Path, head: str, asked: str | None) -> str:
@@ -79,17 +84,17 @@ def _delimiter(path: Path, head: str, asked: str | None) -> str:
     return next((mark for mark in (usual, *GUESSED) if mark in line), usual)
 
 
-def _check_names(path: Path, names: list[str], first: list[str], second: list[str]) -> None:
+def _check_names(place: str, names: list[str], first: list[str], second: list[str]) -> None:
     check(
         not first or len(names) == len(first),
-        f"{path}: {len(names)} names are given, but the first row has {len(first)} fields",
+        f"{place}: {len(names)} names are given, but the first row has {len(first)} fields",
     )
     is_header = first == names or (
         not any(map(_is_value, first)) and any(map(_is_value, filter(None, second)))
     )
     check(
         not (first and is_header),
-        f"{path}: the first row looks like names of columns ({short(', '.join(first))});"
+        f"{place}: the first row looks like names of columns ({short(', '.join(first))});"
         " leave names out, they are for files without a header",
     )
 

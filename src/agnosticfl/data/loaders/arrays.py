@@ -18,6 +18,7 @@ from agnosticfl.data.tabular.options import Options, listed
 from agnosticfl.errors import check
 from agnosticfl.registry import LOADERS
 
+FEW = 3  # files that are all named
 OF_FILES = ("names", "delimiter")  # options that say nothing of a frame
 
 
@@ -29,7 +30,7 @@ def load(sources: Sequence[Path], **given: Any) -> Source:
     options = Options(**given)
     names = None if options.names is None else listed(options.names)
     tables = [open_table(Path(path), names, options.delimiter) for path in sources]
-    return table_source(", ".join(Path(path).name for path in sources), tables, options)
+    return table_source(_name([Path(path).name for path in sources]), tables, options)
 
 
 @showing([p for p in keywords_of(Options) if p.name not in OF_FILES])
@@ -40,3 +41,8 @@ def from_frame(frame: Any, *, name: str = "frame", **given: Any) -> Source:
     `write_store(source, path)` makes a store of it, `collect(source)` data sets in memory.
     """
     return table_source(name, [frame_table(frame)], Options(**given))
+
+
+def _name(files: Sequence[str]) -> str:
+    few = len(files) <= FEW
+    return ", ".join(files) if few else f"{files[0]} and {len(files) - 1} more files"

@@ -66,14 +66,15 @@ def features_of(
 ) -> tuple[dict[str, np.ndarray], Notes]:
     """The features of some rows: `x` of the single values, and those of lists."""
     notes = Notes(Counter(), Counter())
-    features = {c.feature: _array(c, place, batch) for c in preparation.columns if is_array(c)}
-    single = [
-        _numbers(preparation, column, place, batch, notes)
-        if isinstance(column, Number)
-        else _one_hot(preparation, column, place, batch, notes)
-        for column in preparation.columns
-        if not is_array(column)
-    ]
+    features: dict[str, np.ndarray] = {}
+    single: list[np.ndarray] = []
+    for column in preparation.columns:
+        if isinstance(column, Array):
+            features[column.feature] = _array(column, place, batch)
+        elif isinstance(column, Number):
+            single.append(_numbers(preparation, column, place, batch, notes))
+        else:
+            single.append(_one_hot(preparation, column, place, batch, notes))
     if single:
         features["x"] = np.concatenate(single, axis=1)
     return features, notes
@@ -128,11 +129,6 @@ def check_missing(rule: str, name: str, place: Place, missing: np.ndarray) -> No
     if rule == "refuse":
         problem = "has no value; with missing = impute it would be filled"
         refuse_first(place, name, missing, problem)
-
-
-def is_array(column: Any) -> bool:
-    """Whether a column is a feature of its own."""
-    return isinstance(column, Array)
 
 
 def _array(column: Array, place: Place, batch: Any) -> np.ndarray:

@@ -32,6 +32,7 @@ SHOWN = 5  # unknown categories of a column that are named
 class Plan(NamedTuple):
     """What is to be learnt: of each column its kind, with nothing in it yet."""
 
+    place: str  # of the table, for messages
     columns: tuple[Column, ...]
     label: Label | None = None
     missing: str = "impute"
@@ -50,12 +51,15 @@ def fit(plan: Plan, batches: Iterable[Batch]) -> tuple[Preparation, list[str]]:
     Other rows are only looked at for what they have that training rows do not.
     """
     learners = [_learner(plan, column) for column in plan.columns]
+    rows = 0
     for place, batch, training in batches:
+        rows += int(training.sum())
         for learner in learners:
             learner.add(place, batch, training)
     learnt = [learner.learnt() for learner in learners]
     columns = tuple(column for column in learnt if column is not None)
-    check(len(columns) > 0, "no column to learn from has a value in any training row")
+    check(rows > 0, f"{plan.place}: there is no training row")
+    check(len(columns) > 0, f"{plan.place}: no column has a value in any training row")
     notes = [note for learner in learners for note in learner.notes()]
     return Preparation(columns, plan.label, plan.missing), notes
 
@@ -165,8 +169,8 @@ class _Categories:
                            f" or if these are categories, {what_to_do}")  # fmt: skip
         some = ", ".join(short(value, 30) for value in list(values)[:3])
         raise BadInput(
-            f"column {self.name!r} has {len(values)} different texts in {self.rows} rows"
-            f" ({some}, …), too many for categories; {what_to_do}"
+            f"{self.plan.place}: column {self.name!r} has {len(values)} different texts in"
+            f" {self.rows} rows ({some}, …), too many for categories; {what_to_do}"
         )
 
 

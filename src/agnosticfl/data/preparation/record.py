@@ -93,8 +93,8 @@ def to_json(preparation: Preparation) -> dict[str, Any]:
     names = {kind: name for name, kind in KINDS.items()}
     label = preparation.label
     return {
-        "columns": [{"kind": names[type(c)], **c._asdict()} for c in preparation.columns],
-        "label": None if label is None else label._asdict(),
+        "columns": [{"kind": names[type(c)], **_with_lists(c)} for c in preparation.columns],
+        "label": None if label is None else _with_lists(label),
         "missing": preparation.missing,
     }
 
@@ -115,6 +115,11 @@ def from_json(raw: Mapping[str, Any], place: str) -> Preparation:
 
 def _column(raw: dict[str, Any]) -> Column:
     return KINDS[raw.pop("kind")](**_with_tuples(raw))
+
+
+def _with_lists(record: Column | Label) -> dict[str, Any]:
+    raw = record._asdict()
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in raw.items()}
 
 
 def _with_tuples(raw: Mapping[str, Any]) -> dict[str, Any]:

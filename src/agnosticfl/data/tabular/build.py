@@ -3,7 +3,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def table_source(name: str, tables: Sequence[Table], options: Options) -> Source
     columns = _columns(owners, surveyed, label)
     counts = _Counts({}, Counter())
     seen = _counted(pieces(owners, columns), make_splitter(), label, counts, len(owners.domains))
-    preparation, learnt = fit(_plan(surveyed, label, options), seen)
+    preparation, learnt = fit(_plan(name, surveyed, label, options), seen)
     domains = tuple(owners.domains)
     notes += [f"{text}, so its column is taken for categories" for text in surveyed.texts.values()]
     notes += learnt + notes_on(options, domains, counts.domains, counts.classes, preparation)
@@ -63,9 +63,9 @@ def table_source(name: str, tables: Sequence[Table], options: Options) -> Source
 def _label(surveyed: Surveyed, options: Options) -> tuple[Label | None, list[str]]:
     if surveyed.label is None:
         return None, []
-    classes = options.classes
-    is_names = classes is not None and not (isinstance(classes, str) and "," not in classes)
-    return surveyed.label.label(listed(classes) if is_names else classes)
+    classes: Any = options.classes
+    is_word = classes is None or (isinstance(classes, str) and "," not in classes)
+    return surveyed.label.label(classes if is_word else listed(classes))
 
 
 def _columns(owners: Owners, surveyed: Surveyed, label: Label | None) -> list[str]:
@@ -74,8 +74,9 @@ def _columns(owners: Owners, surveyed: Surveyed, label: Label | None) -> list[st
     return [column.name for column in surveyed.columns] + [name for name in also if name]
 
 
-def _plan(surveyed: Surveyed, label: Label | None, options: Options) -> Plan:
+def _plan(place: str, surveyed: Surveyed, label: Label | None, options: Options) -> Plan:
     return Plan(
+        place,
         surveyed.columns,
         label,
         options.missing,

@@ -2,7 +2,7 @@
 """The split of each row of a table: from a column, by client, or row by row."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -92,7 +92,18 @@ def _client_fates(owners: Owners) -> Mapping[str, str]:
     for piece in pieces(owners, []):
         counts.update(zip(piece.client, piece.domain.tolist(), strict=True))
     options = owners.options
-    return stratified_splits(main_domains(counts), options.fractions, options.seed, strict=False)
+    fates = stratified_splits(main_domains(counts), options.fractions, options.seed, strict=False)
+    return _all_in_train(fates, counts)
+
+
+def _all_in_train(fates: dict[str, str], counts: Counter[tuple[str, int]]) -> dict[str, str]:
+    """A domain that is nobody's main one may be in no training client: one goes back to train."""
+    trained = {domain for client, domain in counts if fates[client] == "train"}
+    for client, domain in sorted(counts):
+        if domain not in trained:
+            fates[client] = "train"
+            trained |= {d for c, d in counts if c == client}
+    return fates
 
 
 def _row_counts(owners: Owners, label: Label | None) -> Counter[Stratum]:
@@ -114,7 +125,7 @@ def _strata(owners: Owners, piece: Piece, label: Label | None) -> Iterator[Strat
 
 def _decks(
     counts: Mapping[Stratum, int], fractions: Fractions, seed: int
-) -> dict[Stratum, Sequence[int]]:
+) -> dict[Stratum, np.ndarray]:
     """For each stratum the splits of its rows, in random order.
 
     The rows of a domain lie in a line, those of a class together and within it those of a client.
@@ -124,7 +135,7 @@ def _decks(
     lines: dict[int, list[Stratum]] = {}
     for stratum in sorted(counts, key=lambda s: (*s[:2], uniform_hash(seed, s.client), s.client)):
         lines.setdefault(stratum.domain, []).append(stratum)
-    decks: dict[Stratum, Sequence[int]] = {}
+    decks: dict[Stratum, np.ndarray] = {}
     for line in lines.values():
         splits, start = _spread(sum(counts[stratum] for stratum in line), fractions), 0
         for stratum in line:
@@ -151,9 +162,9 @@ def _evenly(number: int, chosen: int) -> np.ndarray:
 
 
 def _dealt_rows(
-    owners: Owners, decks: Mapping[Stratum, Sequence[int]], label: Label | None
+    owners: Owners, decks: Mapping[Stratum, np.ndarray], label: Label | None
 ) -> Splitter:
-    left: dict[Stratum, Iterator[int]] = {}
+    left: dict[Stratum, Iterator[Any]] = {}
     names = np.array(SPLITS)
 
     def split(piece: Piece) -> np.ndarray:

@@ -77,7 +77,7 @@ def _thin_classes(preparation: Preparation, classes: Counter[tuple[str, int]]) -
     absent = [name for i, name in enumerate(label.classes) if not classes["train", i]]
     present = len(label.classes) - len(absent)
     if present == 1:
-        yield f"all training rows are of one class of {label.name!r}: there is nothing to tell apart"
+        yield f"all training rows are of one class of {label.name!r}: nothing is to be told apart"
     elif absent:
         named = [repr(name) for name in absent]
         yield f"no training row is of the class {_some(named)} of {label.name!r}"

@@ -2,14 +2,14 @@
 """What can be said of a raw table: the options of `data prepare arrays` and of `split_frame`."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 from msgspec import Meta
 
 from agnosticfl.data.formats.tables import Table, check_column
 from agnosticfl.data.splits import Fractions, check_fractions
 from agnosticfl.data.tabular.names import FILE, ROW
-from agnosticfl.errors import check
+from agnosticfl.errors import check, choose
 
 
 class Options(NamedTuple):
@@ -74,6 +74,10 @@ def check_table_options(options: Options, tables: Sequence[Table]) -> None:
         (options.client is None) != (options.rows_per_client is None),
         "say whom a row belongs to: give either client or rows_per_client, one of the two",
     )
+    for name in ("missing", "scale", "split_by"):
+        choose(getattr(options, name), get_args(get_type_hints(Options)[name]), name)
+    rows = options.rows_per_client
+    check(rows is None or rows >= 1, f"rows_per_client is {rows}; it must be at least 1")
     check_fractions(options.fractions)
     check(
         options.split is None or not any(options.fractions),

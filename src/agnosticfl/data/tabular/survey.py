@@ -110,7 +110,8 @@ class _Seen:
         is_input = options.input == self.name
         if self.array is not None:
             check(not self.category, f"column {self.name!r} holds lists, which are no categories")
-            return self.array._replace(feature="x") if is_input else self.array
+            renamed = is_input and self.name != "tokens"  # what models of text read
+            return self.array._replace(feature="x") if renamed else self.array
         check(
             not is_input,
             f"input is {self.name!r}, which holds single values; it is for a column of lists"
