@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How good a model is for each domain, for the worst one, over all, and from client to client."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -74,17 +75,19 @@ def full_evaluator(
       clients: numbers of the clients whose examples are used (`some_clients`); default all.
     """
     check(batch_size >= 1, f"evaluation batch size is {batch_size}; it must be at least 1")
-    rows = range(data.num_examples) if clients is None else _rows_of(data, clients)
+    rows = range(data.num_examples) if clients is None else rows_of(data, clients)
     check(len(rows) > 0, "there is no example to evaluate on")
-    step = jax.jit(lambda params, examples: _per_example(model, params, examples))
     readings = metric_readings(model, data)
 
     def run(params: Params) -> Evaluation:
         by_domain: _Sums = {}
         by_client: _Sums = {}
         batches = _batches(rows, batch_size)
-        results = ((part, step(params, _examples(data, part, batch_size))) for part in batches)
-        for part, values in _one_ahead(results):
+        measured = (
+            (part, _per_example(model, params, _examples(data, part, batch_size)))
+            for part in batches
+        )
+        for part, values in _one_ahead(measured):
             _add(by_domain, values, data.domain[part], data.num_domains)
             if spread:
                 _add(by_client, values, _owner(data, part), data.num_clients)
@@ -134,13 +137,15 @@ def worst_domain(
     return Worst(domain, loss, abs(known[domain] - known[best]), known[domain])
 
 
+@functools.partial(jax.jit, static_argnums=0)  # once for a model, whoever evaluates it
 def _per_example(model: Model, params: Params, examples: Examples) -> Mapping[str, Mean]:
     loss = model.per_example_loss(params, examples, None)
     metrics = model.per_example_metrics(params, examples)
     return {"loss": Mean(loss, jnp.ones_like(loss)), **metrics}
 
 
-def _rows_of(data: FederatedData, clients: np.ndarray) -> np.ndarray:
+def rows_of(data: FederatedData, clients: np.ndarray) -> np.ndarray:
+    """The numbers of these clients' examples."""
     ranges = [np.arange(int(data.offsets[k]), int(data.offsets[k + 1])) for k in clients]
     return np.concatenate([np.zeros(0, np.int64), *ranges])
 

@@ -29,7 +29,7 @@ def summarise(
     results = _final_results(config, built, here(state.params))
     domains = {split: result.domains for split, result in results.items()}
     higher = built.readings[config.metric].higher_is_better
-    worst = worst_domain(domains["test"], config.metric, higher)
+    worst = worst_domain(domains[built.judged_by], config.metric, higher)
     last = records[-1]
     return {
         "task": config.task,
@@ -69,13 +69,13 @@ def _splits(built: Built) -> dict[str, FederatedData]:
 
 
 def _final_results(config: Config, built: Built, params: Params) -> dict[str, Evaluation]:
-    """What the model is worth on all the clients that it was not trained on."""
+    """What the model is worth on all the clients that it was not trained on, and may look at."""
     return {
         split: full_evaluator(
             built.model, data, config.evaluation_batch_size, spread=config.client_spread
         )(params)
         for split, data in _splits(built).items()
-        if split != "train"
+        if split in {"heldout", built.judged_by}
     }
 
 
@@ -106,19 +106,21 @@ def _environment() -> dict[str, Any]:
     }
 
 
-def divergence(summary: dict[str, Any], records: list[dict[str, Any]]) -> str | None:
+def divergence(
+    summary: dict[str, Any], records: list[dict[str, Any]], split: str = "test"
+) -> str | None:
     """One line about a run whose loss exploded, or whose model was left as it was; or None."""
     first = [loss for loss in records[0]["loss"] if loss is not None]
     last = {
         domain: math.inf if values["loss"] is None else values["loss"]
-        for domain, values in summary["test"].items()
-        if summary["examples"]["test"][domain] > 0
+        for domain, values in summary[split].items()
+        if summary["examples"][split][domain] > 0
     }
     domain = max(last, key=lambda name: last[name])
     if first and not last[domain] <= TOO_MUCH * max(abs(max(first)), 1e-3):
         return (
-            f"the run diverged: the test loss of {domain!r} ended at {last[domain]:.3g}, where the"
-            f" worst training loss began at {max(first):.3g}; try a smaller learning rate"
+            f"the run diverged: the {split} loss of {domain!r} ended at {last[domain]:.3g}, where"
+            f" the worst training loss began at {max(first):.3g}; try a smaller learning rate"
         )
     idle = sum(not record["step_taken"] for record in records)
     if idle > len(records) / 2:
