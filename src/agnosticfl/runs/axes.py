@@ -3,7 +3,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from agnosticfl.errors import check
@@ -42,21 +42,31 @@ def parse_keys(texts: Iterable[str]) -> dict[str, tuple[Any, ...]]:
         key = key.strip()
         check(bool(key), f"--keys {text!r} is not of the form KEY or KEY=V1,V2,…")
         check(key not in found, f"--keys has {key!r} twice")
-        first = key.partition(".")[0]
-        check(first not in NOT_SEARCHED, f"--keys {key!r}: a search cannot choose {first!r}")
-        found[key] = _values(key, values) if sign else ()
-    check(bool(found), "no key was given to search")
+        words = [word.strip() for word in values.split(",")]
+        check(
+            not sign or all(words), f"--keys {text!r}: there is a value missing after = or a comma"
+        )
+        found[key] = tuple(parse_set(f"{key}={word}")[1] for word in words) if sign else ()
     return found
 
 
-def _values(key: str, text: str) -> tuple[Any, ...]:
-    words = [word.strip() for word in text.split(",")]
-    values = {parse_set(f"{key}={word}")[1] for word in words if word}
-    check(
-        len(values) == len(words) > 1,
-        f"--keys {key}={text!r}: give two or more different values with commas between them",
-    )
-    return tuple(values)
+def checked_keys(keys: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
+    """Keys that a search can choose, each with no values or with several."""
+    check(bool(keys), "no key was given to search")
+    for key, values in keys.items():
+        first = key.partition(".")[0]
+        check(first not in NOT_SEARCHED, f"--keys {key!r}: a search cannot choose {first!r}")
+        different = len(set(map(as_text, values)))
+        check(
+            different == len(values) != 1,
+            f"--keys {key} has {in_list(values)}; give it two or more different values, or none",
+        )
+    return {key: tuple(values) for key, values in keys.items()}
+
+
+def in_list(values: Iterable[Any]) -> str:
+    """Values with commas between them."""
+    return ", ".join(map(as_text, values))
 
 
 def axis_of(key: str, values: Sequence[Any]) -> Axis:

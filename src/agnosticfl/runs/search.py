@@ -103,6 +103,5 @@ def _where(axes: Sequence[Axis], best: Measured | None) -> str:
 def _no_further(inside: bool, missing: int) -> str:
     if inside:
         return ""
-    return (
-        f", and the budget has no room for {missing} more" if missing else ", with nothing beyond"
-    )
+    spent = f", and the budget is spent: the next line has {missing} more"
+    return spent if missing else ", and there is nothing beyond it"

@@ -14,7 +14,7 @@ import msgspec
 from agnosticfl.engines.helpers.tuning import Tuner
 from agnosticfl.errors import check
 from agnosticfl.files import read_json, write_json, write_whole
-from agnosticfl.runs.axes import Setting, grid_of, in_words
+from agnosticfl.runs.axes import Setting, checked_keys, grid_of, in_list, in_words
 from agnosticfl.runs.config import Config, Table, as_text, first_difference
 from agnosticfl.runs.planning import Plan, Search, check_settings, is_allowed, plans_of
 from agnosticfl.runs.records import Record, read_records
@@ -99,7 +99,7 @@ def tune(
     table = {**task_table(task), "task": task} if isinstance(task, str) else dict(task)
     for key, value in map(parse_set, sets):
         put_dotted(table, key, value)
-    wanted = {key: tuple(values) for key, values in (keys or {RATE: ()}).items()}
+    wanted = checked_keys({RATE: ()} if keys is None else keys)
     names = tuple(dict.fromkeys(algorithms))
     asked = Search(table, names, wanted, seeds, looks, budget, target, rounds)
     load = load or loading()
@@ -180,14 +180,20 @@ def _not_extended(old: Table, new: Table) -> str | None:
         return difference
     if list(old["keys"]) != list(new["keys"]):
         return f"keys were {', '.join(old['keys'])} and are now {', '.join(new['keys'])}"
-    fewer = [key for key, values in old["keys"].items() if not {*values} <= {*new["keys"][key]}]
+    fewer = [key for key, values in old["keys"].items() if not _within(values, new["keys"][key])]
     if fewer:
-        return f"{fewer[0]} began with {old['keys'][fewer[0]]} and now with {new['keys'][fewer[0]]}"
+        began, now = (in_list(each["keys"][fewer[0]]) or "no values" for each in (old, new))
+        return f"{fewer[0]} began with {began}, and now with {now}"
     gone = [name for name in old["algorithms"] if name not in new["algorithms"]]
     if gone:
         return f"{gone[0]} is no longer among the algorithms"
     less = [key for key in ("seeds", "budget") if new[key] < old[key]]
     return f"{less[0]} was {old[less[0]]} and is now {new[less[0]]}" if less else None
+
+
+def _within(old: Sequence[Any], new: Sequence[Any]) -> bool:
+    """Whether the old values are among the new ones; values around the task's own are not."""
+    return bool(old) == bool(new) and all(value in new for value in old)
 
 
 def _measuring(

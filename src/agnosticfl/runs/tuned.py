@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A task with what a search found in it, as TOML that runs as it is."""
 
-import copy
 import json
 import re
 import tomllib
@@ -31,9 +30,9 @@ def tuned_task(
     kept = _without_algorithms(text)
     if not _says(kept, others):
         kept = "\n".join([*_first_comment(text), "", *_lines(others, ())])
-    methods = copy.deepcopy(table.get("algorithms", {}))
-    for name, settings in found.items():
-        _merge(methods.setdefault(name, {}), settings)
+    before = table.get("algorithms", {})
+    names = dict.fromkeys([*before, *found])
+    methods = {name: merged(before.get(name, {}), found.get(name, {})) for name in names}
     parts = [kept.strip()]
     for name, own in methods.items():
         notes = [f"# {line}" for line in comments.get(name, ())]
@@ -76,12 +75,14 @@ def _first_comment(text: str) -> list[str]:
     return lines[:end]
 
 
-def _merge(into: Table, settings: Mapping[str, Any]) -> None:
-    for key, value in settings.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            into[key] |= value
-        else:
-            into[key] = value
+def merged(settings: Mapping[str, Any], found: Mapping[str, Any]) -> Table:
+    """A method's settings, with those that were found."""
+    both = {**settings, **found}
+    for key, value in found.items():
+        below = settings.get(key)
+        if isinstance(value, dict) and isinstance(below, dict):
+            both[key] = {**below, **value}
+    return both
 
 
 def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
