@@ -87,7 +87,7 @@ def print_search(found: Sequence[Found], folder: Path, seeds: int, looks: int) -
     """A table for each method, what to make of it, and where the task is that has it."""
     console = Console(width=None if sys.stdout.isatty() else 160)
     for each in found:
-        console.print(terminal(search_table(each, seeds, looks)))
+        console.print(terminal(search_table(each, seeds, looks), console.width))
         for line in in_sentences(each, seeds):
             console.print(line, soft_wrap=True, highlight=False)
     console.print(

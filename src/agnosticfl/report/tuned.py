@@ -14,10 +14,11 @@ from agnosticfl.core.federated import Splits
 from agnosticfl.core.model import Model
 from agnosticfl.core.signature import showing
 from agnosticfl.files import write_whole
+from agnosticfl.report.comparison import Cell
+from agnosticfl.report.drawing import COLOURS, STYLE, WIDTH, Plot, save
 from agnosticfl.report.grid import DASH, Entry, Grid, grid, markdown, number, places, plain
-from agnosticfl.report.plots import COLOURS, MARKERS, STYLE, WIDTH, Plot, save
-from agnosticfl.report.runs import Cell
 from agnosticfl.report.study import task_keywords
+from agnosticfl.report.tradeoffs import MARKERS
 from agnosticfl.runs import tune as tuning
 from agnosticfl.runs.axes import Setting, in_words, is_number
 from agnosticfl.runs.config import Table, as_text
