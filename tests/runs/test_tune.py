@@ -83,7 +83,7 @@ def counted(model: Model) -> tuple[Model, list[int]]:
 
 def searched(out: Path, **options: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What the search returns for the quadratic, and what is in its file."""
-    given = {"algorithms": FEDAVG, "seeds": 1, **SETTINGS, **options}
+    given: dict[str, Any] = {"algorithms": FEDAVG, "seeds": 1, **SETTINGS, **options}
     found = tune_study(quadratic(start=1.0), DATA, out, **given)
     return found, json.loads((out / "trials.json").read_text())
 
@@ -119,8 +119,8 @@ def test_all_methods_have_the_same_budget_and_it_is_said_when_it_is_spent(tmp_pa
 def test_rates_share_one_program_and_other_keys_have_their_own(tmp_path: Path):
     def traces_of(out: str, keys: dict[str, Any]) -> int:
         model, traces = counted(quadratic())
-        options = {"algorithms": FEDAVG, "seeds": 1, "keys": keys, "budget": 6, **SETTINGS}
-        tune_study(model, DATA, tmp_path / out, **options)
+        options: dict[str, Any] = {"algorithms": FEDAVG, "seeds": 1, "budget": 6, **SETTINGS}
+        tune_study(model, DATA, tmp_path / out, keys=keys, **options)
         return traces[0]
 
     rates = [0.1 * 2**i for i in range(-4, 2)]
@@ -168,7 +168,7 @@ def test_a_stopped_search_goes_on_to_the_same_result(tmp_path: Path):
     options: dict[str, Any] = {"algorithms": ["afa"], "seeds": 2, "budget": 3}
     whole = tuning.tune(task, tmp_path / "whole", **options)
     for stop_at in (7, 25, 60):  # rounds of this process
-        done: list[int] = []
+        done: list[Any] = []
         watch = Watch(on_round=done.append, should_stop=lambda: len(done) >= stop_at)  # noqa: B023
         with pytest.raises(Stopped):
             tuning.tune(task, tmp_path / "stopped", watch=watch, **options)
@@ -203,7 +203,7 @@ def test_the_task_that_it_writes_has_what_was_found_and_runs(tmp_path: Path):
 
 
 def test_tables_of_any_kind_come_back_from_the_text_of_a_task():
-    table = {
+    table: dict[str, Any] = {
         "rounds": 3, "name": 'a "b" \\ ü\n', "yes": True, "some": [1, 2.5, "x"],
         "weight_rule": {"name": "n", "after": [{"name": "capped", "highest": 0.5}]},
         "algorithms": {"mine.own:method": {"epochs": 2, "options": {"q": 1e-07}}, "afa": {}},
