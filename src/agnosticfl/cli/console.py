@@ -90,9 +90,8 @@ def print_search(found: Sequence[Found], folder: Path, seeds: int, looks: int) -
         console.print(terminal(search_table(each, seeds, looks), console.width))
         for line in in_sentences(each, seeds):
             console.print(line, soft_wrap=True, highlight=False)
-    console.print(
-        f"task with what was found: {folder / 'tuned.toml'}", soft_wrap=True, highlight=False
-    )
+    where = folder / "tuned.toml"
+    console.print(f"the task with what was found: {where}", soft_wrap=True, highlight=False)
 
 
 def fail_if_diverged(summaries: Sequence[dict[str, Any]]) -> None:

@@ -111,7 +111,7 @@ def load_runs(folders: Iterable[Path], which: str = "last") -> list[Run]:
         for run in found:
             check(
                 "test" in run.summary,
-                f"{run.folder} is a trial of a search: it has no test results",
+                f"{run.folder} is a trial of a search: test is not measured",
             )
         check(bool(found), f"{folder} holds no finished run (no summary.json)")
         runs += found

@@ -43,9 +43,7 @@ def parse_keys(texts: Iterable[str]) -> dict[str, tuple[Any, ...]]:
         check(bool(key), f"--keys {text!r} is not of the form KEY or KEY=V1,V2,…")
         check(key not in found, f"--keys has {key!r} twice")
         words = [word.strip() for word in values.split(",")]
-        check(
-            not sign or all(words), f"--keys {text!r}: there is a value missing after = or a comma"
-        )
+        check(not sign or all(words), f"--keys {text!r}: a value is missing after = or a comma")
         found[key] = tuple(parse_set(f"{key}={word}")[1] for word in words) if sign else ()
     return found
 
