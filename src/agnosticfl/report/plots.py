@@ -44,9 +44,10 @@ def draw_plots(comparison: Comparison) -> Iterator[Plot]:
     if len(comparison.runs[0].summary.get("params", ())) == 1:
         yield _values(comparison)
     yield from _curves(comparison)
-    if len(comparison.rows) > 2 and all(row.overall for row in comparison.rows):
+    measured = bool(comparison.known(comparison.metrics[0]))
+    if measured and len(comparison.rows) > 2 and all(row.overall for row in comparison.rows):
         yield pareto(comparison)
-    if len({row.runs[0].epsilon for row in comparison.rows} - {math.inf}) > 1:
+    if measured and len({row.runs[0].epsilon for row in comparison.rows} - {math.inf}) > 1:
         yield privacy(comparison)
     yield _weights(comparison)
     yield from _losses(comparison)
@@ -159,7 +160,7 @@ def _by_row(
 def _many_text(course: Course) -> str:
     if course.band is None:
         return ""
-    return ", means over seeds; the grey band lies between the lowest and the highest domain"
+    return "; the grey band lies between the lowest and the highest domain, all as means over seeds"
 
 
 def _by_domain(
