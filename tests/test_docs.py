@@ -107,7 +107,14 @@ def done_in(folder: Path, call: list[str]) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("library", ["from_nnx", "from_functions", "from_equinox"])
+@pytest.mark.parametrize(
+    "library",
+    [
+        "from_nnx",
+        pytest.param("from_functions", marks=pytest.mark.slow),
+        pytest.param("from_equinox", marks=pytest.mark.slow),
+    ],
+)
 def test_a_model_of_one_s_own_is_trained_by_commands_and_from_python(library: str, tmp_path: Path):
     models, task, commands, python = models_page()
     (model,) = [code for code in models if f"afl.{library}(" in code]
@@ -123,7 +130,7 @@ def test_a_model_of_one_s_own_is_trained_by_commands_and_from_python(library: st
         assert config["model"]["width"] == width
         assert any(f"{width}" in shape for shape in config["model_shapes"].values())
         summary = json.loads((folder / "summary.json").read_text())
-        assert {"loss", "accuracy", "auroc"} <= set(summary["higher_is_better"])
+        assert {"loss", "accuracy", "balanced_accuracy"} <= set(summary["higher_is_better"])
     refused = command("run", "my-task.toml", "--set", "model.width=wide")
     done = subprocess.run(refused, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -288,3 +289,12 @@ def test_other_mistakes(tmp_path: Path) -> None:
         from_frame(ROWS, domain="land", rows_per_client=0)
     with pytest.raises(BadInput, match="did you mean 'who'"):
         from_frame(ROWS, client="whom", domain="land")
+
+
+def test_an_index_without_a_name_is_nothing_to_learn_from():
+    """What `pd.concat` leaves: Arrow would make a column of it."""
+    half = pd.DataFrame({"who": ["a", "b"], "where": ["c", "c"], "v": [1.0, 2.0]})
+    frame = pd.concat([half, half.assign(who=["d", "e"])])
+    source = from_frame(frame, client="who", domain="where")
+    assert source.preparation is not None
+    assert source.preparation.x_columns == ("v",)

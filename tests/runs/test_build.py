@@ -75,7 +75,7 @@ def test_what_the_model_needs_is_said():
         check_features(LSTM, images, "lstm")
     with pytest.raises(BadInput, match="classes of a classifier is 0"):
         models.cnn(classes=0)
-    with pytest.raises(BadInput, match="features of logistic is 0"):
+    with pytest.raises(BadInput, match="features of a model is 0; it must be at least 1"):
         models.logistic(features=0, classes=2)
 
 
