@@ -3,7 +3,6 @@
 
 import ssl
 from collections.abc import Generator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -34,7 +33,6 @@ def stranger(server: Supervisor) -> Generator[httpx.Client]:
         yield client
 
 
-@pytest.mark.xfail(strict=True, reason="the SuperLink's control interface asks for no key")
 @pytest.mark.parametrize("call", ["list-runs", "list-nodes", "list-federations"])
 def test_a_stranger_s_control_call_does_not_reach_the_superlink(stranger: httpx.Client, call: str):
     answer = stranger.post(f"/v1/control/{call}", headers=PROTOBUF)
