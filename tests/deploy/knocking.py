@@ -6,6 +6,7 @@ import hashlib
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives import hashes, serialization
@@ -14,10 +15,13 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
     decode_dss_signature,
     encode_dss_signature,
 )
+from fastapi.routing import iter_route_contexts
+from flwr.superlink.main import create_app
 
 PEM = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 PROTOBUF = {"content-type": "application/protobuf", "accept": "application/protobuf"}
-ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973
+# How many points the curve P-384 has.
+ORDER = 2**384 - 0x389CB27E0BC8D220A7E5F24DB74F58851313E695333AD68D
 PULL = "/v1/fleet/pull-messages"
 
 
@@ -76,3 +80,12 @@ class StubSuperLink(httpx.AsyncBaseTransport):
 
     def client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=self, base_url="https://127.0.0.1:1")
+
+
+def flower_routes() -> list[tuple[str, str]]:
+    """Every route that the SuperLink of the installed Flower has."""
+    found: list[tuple[str, str]] = []
+    for context in iter_route_contexts(create_app().routes):
+        route: Any = context.route
+        found += [(method, route.path) for method in sorted(route.methods)]
+    return found

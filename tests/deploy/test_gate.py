@@ -5,13 +5,11 @@ import asyncio
 import hashlib
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from fastapi.routing import iter_route_contexts
 
 from agnosticfl.deploy.gate.desk import Desk
 from agnosticfl.deploy.gate.limits import Buckets, Limits, limits_from, neighbourhood
@@ -30,18 +28,21 @@ from agnosticfl.deploy.gate.routes import (
 )
 from agnosticfl.deploy.keys import make_node_key, make_signing_key
 from agnosticfl.errors import BadInput
-from tests.deploy.knocking import PROTOBUF, PULL, Knock, StubSuperLink, mirrored
+from tests.deploy.knocking import PROTOBUF, PULL, Knock, StubSuperLink, flower_routes, mirrored
+
+USUAL = Limits()
 
 
 class Gate:
     """The application, the stub behind it, and what was refused."""
 
-    def __init__(self, folder: Path, limits: Limits = Limits(), desk: Desk | None = None):
-        self.superlink, self.said = StubSuperLink(), [""][:0]
+    def __init__(self, folder: Path, limits: Limits = USUAL):
+        self.superlink = StubSuperLink()
+        self.said: list[str] = []
         self.members = Members(folder)
         self.members.opened -= 600.0  # some time ago
         self.app: Any = Passage(
-            desk or Desk(limits),
+            Desk(limits),
             self.members,
             Buckets(limits.address_rate),
             Buckets(limits.node_rate),
@@ -74,17 +75,6 @@ def ann(clients: Path) -> Knock:
 @pytest.fixture
 def gate(clients: Path) -> Gate:
     return Gate(clients)
-
-
-def flower_routes() -> list[tuple[str, str]]:
-    """Every route that the SuperLink of the installed Flower has."""
-    from flwr.superlink.main import create_app
-
-    found: list[tuple[str, str]] = []
-    for context in iter_route_contexts(create_app().routes):
-        route: Any = context.route
-        found += [(method, route.path) for method in sorted(route.methods)]
-    return found
 
 
 def refused(gate: Gate, answer: httpx.Response, status: int, why: str) -> bool:
@@ -321,7 +311,8 @@ def test_ipv6_counts_by_networks():
 
 
 def test_refusals_cannot_fill_the_disc_or_forge_a_line():
-    said, now = [""][:0], [0.0]
+    said: list[str] = []
+    now = [0.0]
     refusals = Refusals(said.append, lambda: now[0])
     for _ in range(1000):
         refusals.note("a", "something")
@@ -333,14 +324,15 @@ def test_refusals_cannot_fill_the_disc_or_forge_a_line():
     assert len(quoted("x" * 10_000)) < 150
 
 
-def lines_of_limits() -> Iterator[tuple[dict[str, Any], str]]:
-    yield {"speed": 1}, "unknown limit 'speed'; there are connections, address-connections"
-    yield {"connections": 0}, "the limit connections is 0; it must be a positive number"
-    yield {"message": "much"}, "the limit message is 'much'; it must be a positive number"
-    yield {"message": 1.5}, "the limit message is 1.5; it must be a whole number"
-
-
-@pytest.mark.parametrize(("changes", "message"), lines_of_limits())
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"speed": 1}, "unknown limit 'speed'; there are connections, address-connections"),
+        ({"connections": 0}, "the limit connections is 0; it must be a positive number"),
+        ({"message": "much"}, "the limit message is 'much'; it must be a positive number"),
+        ({"message": 1.5}, "the limit message is 1.5; it must be a whole number"),
+    ],
+)
 def test_limits_are_checked(changes: dict[str, Any], message: str):
     with pytest.raises(BadInput, match=message):
         limits_from(changes, Limits())
