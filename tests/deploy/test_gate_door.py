@@ -46,9 +46,9 @@ class Standing:
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run)
 
-    def ask(self, **options: Any) -> httpx.Response:
+    def ask(self, headers: dict[str, str] | None = None, content: Any = b"x") -> httpx.Response:
         with self.client() as client:
-            return client.post(PULL, **{"headers": self.ann.headers(), "content": b"x", **options})
+            return client.post(PULL, headers=headers or self.ann.headers(), content=content)
 
     def client(self) -> httpx.Client:
         address = "https://{}:{}".format(*self.address)
