@@ -5,6 +5,7 @@ import asyncio
 import hashlib
 import time
 from base64 import b64decode, b64encode
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ class Gate:
             self.members,
             Buckets(limits.address_rate),
             Buckets(limits.node_rate),
+            Counter(),
             self.superlink.client(),
             Refusals(self.said.append),
         )
@@ -256,6 +258,17 @@ def test_rates_of_an_address_and_of_a_client(clients: Path, ann: Knock):
     gate = Gate(clients, Limits(address_rate=0.0001))
     assert refused(gate, gate.ask(headers=PROTOBUF), 404, "no node key")
     assert refused(gate, gate.ask(headers=ann.headers()), 503, "requests of one address")
+
+
+def test_a_client_that_sends_slowly_takes_its_own_places_only(clients: Path, ann: Knock):
+    make_node_key(clients / "bob.key")
+    gate = Gate(clients, Limits(node_requests=3))
+    gate.app.busy["ann"] = 3  # that are under way
+    assert refused(gate, gate.ask(headers=ann.headers()), 503, "too many requests of ann at once")
+    assert gate.ask(headers=Knock(clients / "bob.key").headers()).status_code == 200
+    gate.app.busy["ann"] = 2
+    assert gate.ask(headers=ann.headers()).status_code == 200
+    assert gate.app.busy == {"ann": 2, "bob": 0}
 
 
 def test_a_superlink_that_is_away_is_a_reason_to_try_again(gate: Gate, ann: Knock):

@@ -24,7 +24,7 @@ from agnosticfl.deploy.supervise import children
 from tests.deploy.knocking import PROTOBUF, PULL, Knock, StubSuperLink
 
 PATIENCE = 60.0  # seconds for anything, on a machine that has other things to do
-LIMITS = Limits(connections=40, address_connections=20, head_seconds=2.0)
+LIMITS = Limits(connections=40, address_connections=20, head_seconds=2.0, request_seconds=5.0)
 
 
 class Standing:
@@ -152,6 +152,12 @@ def test_a_request_that_does_not_go_on_is_ended(gate: Standing, begun: bytes):
     with gate.tls() as connection:
         connection.sendall(begun)
         assert b"200" not in end_of(connection)
+
+
+def test_a_client_s_body_that_does_not_go_on_is_ended(gate: Standing):
+    with gate.tls() as connection:
+        connection.sendall(head(gate.ann.headers(), 9) + b"1")
+        assert end_of(connection).startswith(b"HTTP/1.1 502")
 
 
 def test_a_byte_now_and_then_does_not_keep_a_connection(gate: Standing):

@@ -18,6 +18,7 @@ class Limits(NamedTuple):
     connections: int = 512  # at once, of all
     address_connections: int = 64  # at once, of one address
     address_rate: float = 100.0  # connections per second, and requests, of one address
+    node_requests: int = 16  # at once, of one client
     node_rate: float = 50.0  # requests per second of one client
     message: int = MARGIN  # bytes of a request's body
     head_seconds: float = 20.0  # until a connection's next request has begun

@@ -2,8 +2,10 @@
 """The gate as an ASGI application: it checks a request by its head, and hands it on in pieces."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import httpx
@@ -32,6 +34,7 @@ class Passage(NamedTuple):
     members: Members
     requests: Buckets  # of addresses
     calls: Buckets  # of clients
+    busy: Counter[str]  # requests of each client that are under way
     superlink: httpx.AsyncClient
     refusals: Refusals
 
@@ -39,9 +42,10 @@ class Passage(NamedTuple):
         address = neighbourhood((scope.get("client") or ["unknown"])[0])
         answer = Answer(send)
         try:
-            self.admit(scope, address)
+            name = self.admit(scope, address)
             async with asyncio.timeout(self.desk.limits.request_seconds):
-                await self.forward(scope, receive, answer)
+                with self.counted(name):
+                    await self.forward(scope, receive, answer)
         except Refused as refused:
             place = quoted(scope.get("raw_path") or scope["path"])
             self.refusals.note(address, f"{refused.status} {place}: {refused.why}")
@@ -52,8 +56,8 @@ class Passage(NamedTuple):
         except Gone:
             pass
 
-    def admit(self, scope: Mapping[str, Any], address: str) -> None:
-        """`Refused` if a request may not pass."""
+    def admit(self, scope: Mapping[str, Any], address: str) -> str:
+        """The client whose request may pass; `Refused` if it may not."""
         limits, now = self.desk.limits, time.monotonic()
         if not self.requests.take(address, now):
             raise Refused(503, "too many requests of one address")
@@ -72,6 +76,18 @@ class Passage(NamedTuple):
             raise Refused(
                 413, f"{member.name} sends {length} bytes; the limit message is {limits.message}"
             )
+        return member.name
+
+    @contextlib.contextmanager
+    def counted(self, name: str) -> Generator[None]:
+        """A client that sends slowly takes the place of its own requests only."""
+        if self.busy[name] >= self.desk.limits.node_requests:
+            raise Refused(503, f"too many requests of {name} at once")
+        self.busy[name] += 1
+        try:
+            yield
+        finally:
+            self.busy[name] -= 1
 
     async def forward(self, scope: Mapping[str, Any], receive: Receive, answer: "Answer") -> None:
         """Hands a request on and its answer back, with no more than a piece of either in memory."""

@@ -11,6 +11,7 @@ import logging
 import resource
 import ssl
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from agnosticfl.deploy.gate.refusals import Refusals
 from agnosticfl.deploy.gate.settings import Settings, from_json
 
 HEAD = 16 * 1024  # bytes of a request before its body
-SUPERLINK = 64  # connections to the SuperLink at once; others wait for their turn
 SPARE = 64  # files beside connections
 
 
@@ -46,7 +46,7 @@ def superlink_client(settings: Settings) -> httpx.AsyncClient:
         verify=ssl.create_default_context(cafile=settings.authority),
         headers={"accept-encoding": "identity"},
         timeout=httpx.Timeout(settings.limits.request_seconds, connect=10.0),
-        limits=httpx.Limits(max_connections=SUPERLINK, max_keepalive_connections=SUPERLINK),
+        limits=httpx.Limits(max_connections=settings.limits.connections),  # so that none waits
         trust_env=False,  # no proxy lies between
     )
 
@@ -65,6 +65,7 @@ def configured(settings: Settings, superlink: httpx.AsyncClient) -> uvicorn.Conf
         Members(keys / "clients"),
         Buckets(limits.address_rate),
         Buckets(limits.node_rate),
+        Counter(),
         superlink,
         refusals,
     )
@@ -101,7 +102,7 @@ def main(text: str) -> None:
     """Serves until a signal ends it."""
     settings = from_json(text)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # warnings are what strangers cause
-    allow_files(settings.limits.connections + SUPERLINK + SPARE)
+    allow_files(2 * settings.limits.connections + SPARE)
     say(f"the gate is open on {settings.host}:{settings.port}")
     uvicorn.Server(configured(settings, superlink_client(settings))).run()
 
