@@ -2,6 +2,7 @@
 """`agnosticfl deploy …` as a user meets it, and every command of docs/deploy.md."""
 
 import configparser
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,10 +15,18 @@ import typer.main
 import yaml
 
 from agnosticfl.cli.commands import app
+from agnosticfl.deploy.gate.limits import MARGIN, Limits
+from agnosticfl.deploy.gate.routes import CALLS
 from agnosticfl.deploy.supervise import children
 from agnosticfl.deploy.task import read_task
 from tests.helpers.command_line import agnosticfl
-from tests.helpers.deploy_page import block, compose_commands, shell_commands, unit_commands
+from tests.helpers.deploy_page import (
+    DOCS,
+    block,
+    compose_commands,
+    shell_commands,
+    unit_commands,
+)
 
 
 def commands() -> list[str]:
@@ -84,6 +93,37 @@ def test_init_writes_an_app_that_flower_takes(tmp_path: Path):
     assert "exists and is not empty" in again.stderr
 
 
+def test_what_the_commands_write_is_private(tmp_path: Path):
+    for words in (
+        ("init", tmp_path / "app", "toy", "--clients", "3"),
+        ("keys", "server", tmp_path / "keys", "--host", "fl.example.org"),
+        ("keys", "client", tmp_path / "ann.key"),
+    ):
+        done = agnosticfl("deploy", *words)
+        assert done.returncode == 0, done.stderr
+    modes = {path: path.stat().st_mode & 0o077 for path in tmp_path.rglob("*")}
+    assert len(modes) > 10
+    assert set(modes.values()) == {0}
+
+
+def test_the_proxies_of_the_page_let_through_what_the_gate_does():
+    (nginx,) = re.findall(r"location ~ \^/v1/fleet/\(([\w|-]+)\)\$ \{", block("nginx"))
+    assert nginx.split("|") == list(CALLS)
+    assert "location / { return 404; }" in block("nginx")
+    (caddy,) = re.findall(r"^ *path (.*)$", block("caddy"), re.MULTILINE)
+    assert caddy.split() == [f"/v1/fleet/{call}" for call in CALLS]
+    for text in (block("nginx"), block("caddy")):
+        assert set(re.findall(r"/v1/\w+", text)) == {"/v1/fleet"}
+        assert text.count("{") == text.count("}")
+
+
+def test_the_page_lists_the_gate_s_limits():
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| (\d+)", DOCS, re.MULTILINE))
+    usual = Limits()._replace(message=MARGIN // 2**20)
+    found = {name.replace("-", "_"): float(value) for name, value in rows.items()}
+    assert found == {name: float(value) for name, value in usual._asdict().items()}
+
+
 def _options(*names: str) -> list[str]:
     """Each of these options with some value."""
     return [word for name in names for word in (f"--{name}", "x")]
@@ -94,6 +134,7 @@ def _options(*names: str) -> list[str]:
     [
         (("local", "toi"), "unknown task 'toi'; did you mean 'toy'?"),
         (("local", "toy", "--nodes", "99"), "nodes is 99; it must be from 1 to"),
+        (("status",), "deploy-state is not the --state of a `deploy server`"),
         (("server", "nowhere", "--keys", "k", "--out", "o"), "is no task of a federation"),
         (
             ("client", *_options("server", "ca", "app", "key", "data"), "--when", "asleep"),

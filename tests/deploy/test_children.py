@@ -77,7 +77,8 @@ def test_no_process_of_ours_phones_home_or_installs_anything(tmp_path: Path):
     variables = children.environment(tmp_path)
     assert variables["FLWR_TELEMETRY_ENABLED"] == "0"
     assert variables["FLWR_DISABLE_UPDATE_CHECK"] == "1"
-    link = children.superlink_command("127.0.0.1", 1, tmp_path, tmp_path / "db")
+    link = children.superlink_command(1, tmp_path, tmp_path / "db")
     assert "--disable-runtime-dependency-installation" in link
     assert "--enable-supernode-auth" in link
     assert "--insecure" not in link
+    assert link[link.index("--host") + 1] == "127.0.0.1"

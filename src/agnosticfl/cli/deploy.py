@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`agnosticfl deploy …`: federations of real machines. Slow imports wait for their command."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,6 +33,7 @@ def deploy() -> None:
     """Run a federation of real machines."""
     for name in ("flwr", "psutil"):
         require(name, "agnosticfl deploy", "deploy")
+    os.umask(0o077)  # all that is written or started from here on is its user's alone
 
 
 @deploy_app.command()
@@ -124,17 +126,23 @@ def server(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Changes an option of the app's rounds."),
     ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Changes a limit of the gate (docs/deploy.md)."),
+    ] = None,
     resume: Resume = False,
 ) -> None:
     """Serve a federation until its run is complete, whatever dies in between.
 
-    Clients whose public keys are put in KEYS/clients, now or later, may connect.
+    Clients whose public keys are put in KEYS/clients, now or later, may connect. All that the
+    world reaches is a gate; Flower's SuperLink listens on this machine only.
     """
     from agnosticfl import report
     from agnosticfl.cli.console import messages, print_report
     from agnosticfl.deploy.app import PACKAGE
+    from agnosticfl.deploy.gate.limits import MARGIN, Limits, limits_from
     from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
-    from agnosticfl.deploy.task import read_task
+    from agnosticfl.deploy.task import largest_message, read_task
     from agnosticfl.runs.tasks import parse_set
 
     config = read_task(app / PACKAGE).config
@@ -146,7 +154,9 @@ def server(
         options |= {} if path is None else {name: str(path.resolve())}
     needed = config.secure is not None
     check((roster is not None) == needed, f"--roster is {'' if needed else 'not '}needed: {app}")
-    service = Service(app, keys, state, out, host, port, options)
+    usual = Limits(message=MARGIN + largest_message(config))
+    limits = limits_from(dict(map(parse_set, limit or ())), usual)
+    service = Service(app, keys, state, out, host, port, options, limits)
 
     def serve(**watch: Any) -> bool:
         with Supervisor(service, messages) as supervisor:
@@ -203,20 +213,18 @@ def client(
 
 
 @deploy_app.command()
-def status(server: Server, authority: Authority) -> None:
-    """Show the clients and the runs of a server."""
-    import tempfile
-
+def status(state: State = Path("deploy-state")) -> None:
+    """Show the clients and the runs of a server, on its own machine and as its own user."""
     from rich.console import Console
     from rich.table import Table
 
     from agnosticfl.deploy.supervise import children as processes
 
-    with tempfile.TemporaryDirectory(prefix="agnosticfl-") as home:
-        link = processes.Link(server, authority.resolve(), Path(home))
-        processes.configure(link)
-        nodes = processes.flwr(link, "supernode", "ls")["nodes"]
-        runs = processes.flwr(link, "ls")["runs"]
+    home = (state / "flwr").resolve()
+    check((home / "config.toml").is_file(), f"{state} is not the --state of a `deploy server`")
+    link = processes.configured(home)
+    nodes = processes.flwr(link, "supernode", "ls")["nodes"]
+    runs = processes.flwr(link, "ls")["runs"]
     clients = Table("client", "status", title=f"{len(nodes)} clients")
     for node in nodes:
         clients.add_row(str(node["node-id"]), str(node["status"]))

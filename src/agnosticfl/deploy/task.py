@@ -60,3 +60,17 @@ def federated_config(config: Config, nodes: int) -> Config:
         lanes=None,
         checkpoint_every=1,
     )
+
+
+def largest_message(config: Config) -> int:
+    """Bytes of the numbers in a message of this task: w, in words of 32 bits, twice over.
+
+    An app with a model of its own may need more; what a message has beside is not counted.
+    """
+    import jax  # here, as above
+
+    from agnosticfl.registry import MODELS
+
+    model = MODELS.build(config.model, "model")
+    shapes = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
+    return 2 * 4 * sum(leaf.size for leaf in shapes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flower's processes: started with telemetry, update checks and installs off, and stopped."""
+"""Flower's processes and the gate: started with telemetry and installs off, and stopped."""
 
 import contextlib
 import json
@@ -10,12 +10,17 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from agnosticfl.deploy.gate.settings import Settings, as_json
+
 CONNECTION = "federation"  # what Flower's configuration calls the one SuperLink it knows
 PATIENCE = 60.0  # seconds for a process to start or to stop
+LOOPBACK = "127.0.0.1"
+PRIVATE = 0o077  # what others may not do with any file that is written here
 
 
 class Failed(OSError):
@@ -76,19 +81,33 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def superlink_command(host: str, port: int, keys: Path, database: Path) -> list[str]:
-    """A SuperLink with TLS and node authentication that remembers its nodes in `database`."""
+def private_folder(folder: Path) -> None:
+    """A folder that only its owner can look into, whatever the files in it say."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+
+
+def superlink_command(port: int, keys: Path, database: Path) -> list[str]:
+    """A SuperLink with TLS and node authentication that remembers its nodes in `database`.
+
+    It obeys whoever reaches it, so only this machine does, and of its users only this one.
+    """
     return [
-        "flower-superlink",
+        *(sys.executable, "-m", "agnosticfl.deploy.flower.superlink"),
         *("--ssl-ca-certfile", str(keys / "ca.pem")),
         *("--ssl-certfile", str(keys / "server.pem")),
         *("--ssl-keyfile", str(keys / "server.key")),
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
         *("--database", str(database)),
-        *("--host", host),
+        *("--host", LOOPBACK),
         *("--port", str(port)),
     ]
+
+
+def gate_command(settings: Settings) -> list[str]:
+    """The gate, by which alone the world reaches a SuperLink."""
+    return [sys.executable, "-m", "agnosticfl.deploy.gate.serve", as_json(settings)]
 
 
 def supernode_command(
@@ -102,7 +121,7 @@ def supernode_command(
         *("--superlink", link.address),
         *("--root-certificates", str(link.authority)),
         *("--auth-supernode-private-key", str(key)),
-        *("--host", "127.0.0.1"),  # of the door between the node and its own apps
+        *("--host", LOOPBACK),  # of the door between the node and its own apps
         *("--port", str(port)),
         *("--node-config", config),
     ]
@@ -113,11 +132,13 @@ def start(command: Sequence[str], home: Path, log: Path) -> Child:
 
     If we are killed before, its guard does.
     """
-    home.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    private_folder(home)
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    with os.fdopen(descriptor, "ab") as output:
         process = subprocess.Popen(
             command,
             env=environment(home),
+            umask=PRIVATE,
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -133,7 +154,8 @@ def start(command: Sequence[str], home: Path, log: Path) -> Child:
 
 def become(command: Sequence[str], home: Path) -> NoReturn:
     """Goes on as another process: whoever watches this one watches that one."""
-    home.mkdir(parents=True, exist_ok=True)
+    private_folder(home)
+    os.umask(PRIVATE)
     variables = environment(home)
     program = shutil.which(command[0], path=variables["PATH"]) or command[0]
     os.execve(program, list(command), variables)
@@ -154,7 +176,7 @@ def stopping(children: list[Child]) -> Generator[None]:
 def free_port() -> int:
     """A port of this machine that nobody listens on."""
     with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
+        one.bind((LOOPBACK, 0))
         return int(one.getsockname()[1])
 
 
@@ -170,9 +192,11 @@ def wait_until(done: Callable[[], bool], child: Child, what: str) -> None:
         time.sleep(0.2)
 
 
-def listening(host: str, port: int) -> bool:
+def listening(address: str) -> bool:
     """Whether something accepts connections there."""
-    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
+    host, _, port = address.rpartition(":")
+    place = (host.strip("[]"), int(port))
+    with contextlib.suppress(OSError), socket.create_connection(place, timeout=1.0):
         return True
     return False
 
@@ -185,7 +209,7 @@ def last_lines(log: Path, number: int = 3) -> str:
 
 def configure(link: Link) -> None:
     """Writes the configuration by which Flower's own commands find the SuperLink."""
-    link.home.mkdir(parents=True, exist_ok=True)
+    private_folder(link.home)
     (link.home / "config.toml").write_text(
         f"[superlink]\ndefault = {json.dumps(CONNECTION)}\n\n"
         f"[superlink.{CONNECTION}]\n"
@@ -193,6 +217,13 @@ def configure(link: Link) -> None:
         f"root-certificates = {json.dumps(str(link.authority))}\n",
         encoding="utf-8",
     )
+
+
+def configured(home: Path) -> Link:
+    """The SuperLink that `configure` wrote of."""
+    with (home / "config.toml").open("rb") as file:
+        known = tomllib.load(file)["superlink"][CONNECTION]
+    return Link(known["address"], Path(known["root-certificates"]), home)
 
 
 def flwr(link: Link, *words: str) -> dict[str, Any]:

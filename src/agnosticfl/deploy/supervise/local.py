@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole federation on one machine: a SuperLink and SuperNodes on loopback, new keys."""
+"""A whole federation on one machine: SuperLink, gate and SuperNodes on loopback, new keys."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -8,11 +8,12 @@ from typing import Any
 
 from agnosticfl.deploy.app import write_app
 from agnosticfl.deploy.flower.pinned import write_launcher
+from agnosticfl.deploy.gate.limits import MARGIN, Limits
 from agnosticfl.deploy.keys import make_authority, make_node_key, make_signing_key
 from agnosticfl.deploy.supervise import children as processes
 from agnosticfl.deploy.supervise.children import Child
 from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
-from agnosticfl.deploy.task import FederatedTask
+from agnosticfl.deploy.task import FederatedTask, largest_message
 from agnosticfl.runs.records import Record
 
 
@@ -46,6 +47,7 @@ def run_locally(
             host="127.0.0.1",
             port=processes.free_port(),
             options={"over-selection": 1.0, "roster": str(clients / "roster")},
+            limits=local_limits(task, nodes),
         )
         with Supervisor(service, say) as supervisor:
             supervisor.up()
@@ -58,12 +60,23 @@ def run_locally(
             return supervisor.serve(on_round=on_round, should_stop=should_stop)
 
 
+def local_limits(task: FederatedTask, nodes: int) -> Limits:
+    """Here all clients have one address."""
+    limits = Limits(message=MARGIN + largest_message(task.config))
+    connections = limits.address_connections + 8 * nodes
+    return limits._replace(
+        connections=limits.connections + connections,
+        address_connections=connections,
+        address_rate=limits.address_rate + limits.node_rate * nodes,
+    )
+
+
 def start_node(
     supervisor: Supervisor, home: Path, key: Path, config: Mapping[str, str | int]
 ) -> Child:
     """A SuperNode of this machine, with the app that the server has."""
     write_launcher(home / "bin", supervisor.service.app)
-    link = supervisor.link._replace(home=home)
+    link = supervisor.entrance._replace(home=home)
     command = processes.supernode_command(link, key, processes.free_port(), config)
     return processes.start(command, home, home / "node.log")
 

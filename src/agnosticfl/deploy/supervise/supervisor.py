@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a run going: starts the SuperLink and the run, and starts them again when they die.
+"""Keeps a run going: starts the SuperLink, the gate and the run, and starts them again if they die.
 
 Flower does not go on with a run that lost its SuperLink or its ServerApp. Its state is in the run
 folder after every round, so a new Flower run goes on from there.
 """
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agnosticfl.deploy.gate.limits import Limits
+from agnosticfl.deploy.gate.settings import Settings
+from agnosticfl.deploy.keys import make_authority
 from agnosticfl.deploy.supervise import children as processes
 from agnosticfl.deploy.supervise.children import Child, Failed, Link
 from agnosticfl.deploy.task import NO_PROGRESS
@@ -31,22 +35,27 @@ class Service(NamedTuple):
     host: str
     port: int
     options: Mapping[str, Any]  # of the run
+    limits: Limits = Limits()  # of the gate
 
 
 class Supervisor:
-    """A SuperLink and the run on it. Use it as a context; at its end the SuperLink is stopped.
+    """A SuperLink, the gate before it, and the run on it. At its end, as a context, both stop.
+
+    `link` is the operator's way to the SuperLink, on this machine; `entrance` is that of clients.
 
     Args:
       say: gets messages for the user.
     """
 
     def __init__(self, service: Service, say: Callable[[str], Any] = lambda _: None):
-        # This machine reaches its own SuperLink by loopback, if that is among its addresses.
-        host = "127.0.0.1" if service.host == "0.0.0.0" else service.host
-        authority, home = service.keys / "ca.pem", service.state / "flwr"
         self.service, self.say = service, say
-        self.link = Link(f"{host}:{service.port}", authority.resolve(), home.resolve())
+        home, self._inner = (service.state / name for name in ("flwr", "inner"))
+        self.link = Link("", (self._inner / "ca.pem").resolve(), home.resolve())
+        host = processes.LOOPBACK if service.host == "0.0.0.0" else service.host
+        authority = (service.keys / "ca.pem").resolve()
+        self.entrance = Link(f"{host}:{service.port}", authority, home.resolve())
         self.superlink: Child | None = None
+        self.gate: Child | None = None
         self._known: set[Path] = set()  # public keys of clients that are registered
 
     def __enter__(self) -> "Supervisor":
@@ -56,29 +65,62 @@ class Supervisor:
         self._down()
 
     def _down(self) -> None:
-        """Ends the SuperLink, or what a dead one left: its ServerApp lives on for a while."""
-        if self.superlink is not None:
-            self.superlink.stop()
+        """Ends both, or what a dead SuperLink left: its ServerApp lives on for a while."""
+        for child in (self.gate, self.superlink):
+            if child is not None:
+                child.stop()
 
     def up(self) -> Child:
-        """Makes sure that a SuperLink listens and knows its clients."""
+        """Makes sure that a SuperLink runs behind its gate and knows its clients."""
         if self.superlink is None or not self.superlink.alive():
             self._down()
-            processes.configure(self.link)
-            service = self.service
-            if self._listening():
-                raise Failed(f"something listens on {self.link.address} already")
-            command = processes.superlink_command(
-                service.host, service.port, service.keys, service.state / "superlink.db"
-            )
-            log = service.state / "superlink.log"
-            self.superlink = processes.start(command, self.link.home, log)
-            processes.wait_until(self._listening, self.superlink, "the SuperLink")
+            self.gate = None
+            if processes.listening(self.entrance.address):
+                raise Failed(f"something listens on {self.entrance.address} already")
+            self.superlink = self._start_superlink()
+            self._wait_for(self.link, self.superlink, "the SuperLink")
+        self.guard()
         self.register()
         return self.superlink
 
-    def _listening(self) -> bool:
-        return processes.listening(self.link.address.rpartition(":")[0], self.service.port)
+    def guard(self) -> None:
+        """Makes sure that the gate stands."""
+        if self.gate is None or not self.gate.alive():
+            if self.gate is not None:
+                self.say("the gate died")
+                self.gate.stop()
+            self.gate = self._start_gate()
+            self._wait_for(self.entrance, self.gate, "the gate")
+
+    def _start_superlink(self) -> Child:
+        """On a free port of loopback, with a certificate of its own that lives as long as it."""
+        state = self.service.state
+        processes.private_folder(state)
+        if self._inner.exists():
+            shutil.rmtree(self._inner)
+        make_authority(self._inner, [processes.LOOPBACK])
+        port = processes.free_port()
+        self.link = self.link._replace(address=f"{processes.LOOPBACK}:{port}")
+        processes.configure(self.link)
+        command = processes.superlink_command(port, self._inner, state / "superlink.db")
+        return processes.start(command, self.link.home, state / "superlink.log")
+
+    def _start_gate(self) -> Child:
+        """On the address that clients know."""
+        service = self.service
+        settings = Settings(
+            host=service.host,
+            port=service.port,
+            keys=str(service.keys.resolve()),
+            superlink=self.link.address,
+            authority=str(self.link.authority),
+            limits=service.limits,
+        )
+        command = processes.gate_command(settings)
+        return processes.start(command, self.link.home, service.state / "gate.log")
+
+    def _wait_for(self, link: Link, child: Child, what: str) -> None:
+        processes.wait_until(lambda: processes.listening(link.address), child, what)
 
     def register(self) -> None:
         """Lets in the clients whose public keys lie in clients/ and were not let in before."""
@@ -154,6 +196,7 @@ class Supervisor:
                 return None
             if self.superlink is None or not self.superlink.alive():
                 return "the SuperLink died"
+            self.guard()
             if time.monotonic() - asked > ASK:
                 asked = time.monotonic()
                 try:

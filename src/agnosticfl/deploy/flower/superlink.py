@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SuperLink that only its own user reaches.
+
+    python -m agnosticfl.deploy.flower.superlink OPTIONS
+
+Flower's `flower-superlink` does what it is told by anybody who reaches its port. The port is one of
+loopback, which every user of the machine reaches, and Flower knows neither a password for it nor a
+socket in the file system. But the kernel knows whose a local connection is.
+"""
+
+import importlib
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+TABLE = Path("/proc/net/tcp")
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class OwnUser:
+    """An ASGI application behind which no other user of the machine gets.
+
+    Where there is no such table (that is, not on Linux) it lets everybody through.
+    """
+
+    def __init__(self, app: Any, table: Path = TABLE):
+        self.app, self.table = app, table
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Send) -> None:
+        known = scope["type"] == "lifespan" or not self.table.exists() or self.own(scope)
+        if known:
+            await self.app(scope, receive, send)
+            return
+        headers = [(b"content-length", b"0"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": 404, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    def own(self, scope: Mapping[str, Any]) -> bool:
+        """Whether this user has the other end of the connection."""
+        return owner(self.table.read_text(), scope["client"], scope["server"]) == os.getuid()
+
+
+def owner(table: str, client: tuple[str, int], server: tuple[str, int]) -> int | None:
+    """Whose the socket `client` is that is connected to `server`, by the kernel's table."""
+    wanted = [_place(*client), _place(*server)]
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if fields[1:3] == wanted:
+            return int(fields[7])
+    return None
+
+
+def _place(host: str, port: int) -> str:
+    """An address and a port as the kernel writes them: the bytes of the address backwards."""
+    return f"{bytes(map(int, host.split('.')))[::-1].hex().upper()}:{port:04X}"
+
+
+def main() -> None:
+    """Flower's own `flower-superlink`, with `OwnUser` around its application."""
+    module: Any = importlib.import_module("flwr.superlink.main")
+    command: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
+    theirs = module.create_app
+
+    def create_app(*args: Any, **options: Any) -> Any:
+        app = theirs(*args, **options)
+        app.add_middleware(OwnUser)
+        return app
+
+    module.create_app = create_app
+    command.flower_superlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gate as a process.
+
+    python -m agnosticfl.deploy.gate.serve SETTINGS
+
+SETTINGS is a `Settings` as JSON, on the command line: nothing in it is secret.
+"""
+
+import functools
+import logging
+import resource
+import ssl
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from agnosticfl.deploy.gate.desk import Desk
+from agnosticfl.deploy.gate.door import Door, Hall
+from agnosticfl.deploy.gate.limits import Buckets
+from agnosticfl.deploy.gate.members import Members
+from agnosticfl.deploy.gate.passage import Passage
+from agnosticfl.deploy.gate.refusals import Refusals
+from agnosticfl.deploy.gate.settings import Settings, from_json
+
+HEAD = 16 * 1024  # bytes of a request before its body
+SPARE = 64  # files beside connections
+
+
+def server_context(keys: Path) -> ssl.SSLContext:
+    """TLS by which clients know the server."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.load_cert_chain(keys / "server.pem", keys / "server.key")
+    return context
+
+
+def superlink_client(settings: Settings) -> httpx.AsyncClient:
+    """The way to the SuperLink, by TLS: another program may have taken its port."""
+    return httpx.AsyncClient(
+        base_url=f"https://{settings.superlink}",
+        verify=ssl.create_default_context(cafile=settings.authority),
+        headers={"accept-encoding": "identity"},
+        timeout=httpx.Timeout(settings.limits.request_seconds, connect=10.0),
+        limits=httpx.Limits(max_connections=settings.limits.connections),  # so that none waits
+        trust_env=False,  # no proxy lies between
+    )
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def configured(settings: Settings, superlink: httpx.AsyncClient) -> uvicorn.Config:
+    """The gate as Uvicorn runs it."""
+    limits, keys, refusals = settings.limits, Path(settings.keys), Refusals(say)
+    desk = Desk(limits)
+    passage = Passage(
+        desk,
+        Members(keys / "clients"),
+        Buckets(limits.address_rate),
+        Buckets(limits.node_rate),
+        Counter(),
+        superlink,
+        refusals,
+    )
+    hall = Hall(desk, server_context(keys), refusals)
+    door: Any = functools.partial(Door, hall)
+    return uvicorn.Config(
+        passage,
+        host=settings.host,
+        port=settings.port,
+        loop="asyncio",
+        http=door,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        h11_max_incomplete_event_size=HEAD,
+        timeout_keep_alive=max(1, int(limits.head_seconds)),
+        timeout_graceful_shutdown=2,
+        proxy_headers=False,  # what a stranger says of his address is not believed
+        server_header=False,
+        access_log=False,
+        log_config=None,
+    )
+
+
+def allow_files(wanted: int) -> None:
+    """As many open files as there may be connections, as far as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def main(text: str) -> None:
+    """Serves until a signal ends it."""
+    settings = from_json(text)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # warnings are what strangers cause
+    allow_files(2 * settings.limits.connections + SPARE)
+    say(f"the gate is open on {settings.host}:{settings.port}")
+    uvicorn.Server(configured(settings, superlink_client(settings))).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
