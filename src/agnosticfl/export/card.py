@@ -23,7 +23,7 @@ def model_card(folder: Path, which: str, facts: Facts) -> str:
     """The card of one of the models that the run in `folder` kept, in Markdown."""
     (run,) = load_runs([folder], which)
     sections = {
-        "Use": _use(run),
+        "Use": _use(),
         "What it takes": _inputs(facts),
         "What it was trained on": _data(run, facts),
         "How good it is, domain by domain": _results(run),
@@ -44,15 +44,17 @@ def _first_words(run: Run, which: str) -> str:
     )
 
 
-def _use(run: Run) -> list[str]:
-    name = run.config.task
+def _use() -> list[str]:
     return [
         "```sh",
         "agnosticfl predict THIS_FOLDER new_rows.csv --out predictions.parquet",
         "```",
         "",
         "```python",
-        f'{"".join(c if c.isidentifier() else "_" for c in name)} = afl.load("THIS_FOLDER")',
+        "import agnosticfl as afl",
+        "",
+        'model = afl.load("THIS_FOLDER")',
+        "model.predict(rows)  # a frame, arrays by name, a list of rows or of sentences, a file",
         "```",
     ]
 
