@@ -54,7 +54,7 @@ class Adversary:
         assert not play.refusals
         self.round = play.server._name
         self.public = {c: parse(reply, Keys) for c, reply in play.replies["keys"].items()}
-        self.near = play.server._neighbours
+        self.near = play.server._holders.neighbours
         self.revealed: dict[int, Revealed] = {}
 
     def ask(self, group: Collection[int], alive: Sequence[int]) -> None:
@@ -65,16 +65,17 @@ class Adversary:
             reply = self._answer(client, pack(Survivors(self.round, alive)))
             if reply is not None:
                 signed[client] = parse(reply, Confirmed).signature
-        words = keys.signed_survivors(self.round, alive)
+        words = keys.signed_survivors(self.round, play_ring(self.play), alive)
         for liar in self.liars:  # they sign any list
             signed[liar] = self.play.members[liar].signing_key.sign(words)
         for client in sorted(set(signed) - self.liars):
             known = self.play.states[client].shares
+            others = {c: s for c, s in signed.items() if c != client and c in alive}
             request = Unmask(
                 self.round,
                 alive=[c for c in sorted(known) if c in alive],
                 dead=[c for c in sorted(known) if c not in alive],
-                signatures={c: s for c, s in signed.items() if self._may_sign(c, client)},
+                signatures=others,
             )
             reply = self._answer(client, pack(request))
             if reply is not None:
@@ -131,14 +132,16 @@ class Adversary:
         places = {order.index(holder): share for holder, share in shares.items()}
         return primitives.combine(dict([*places.items()][:threshold]))
 
-    def _may_sign(self, client: int, receiver: int) -> bool:
-        return client != receiver and client in self.near[receiver]
-
     def _answer(self, client: int, request: bytes) -> bytes | None:
         try:
             return self.play.answer(client, request)
         except Refused:
             return None
+
+
+def play_ring(play: Play) -> bytes:
+    """The seed of the ring, which all know."""
+    return play.server._ring
 
 
 def two_lists(play: Play, victim: int, liars: Collection[int]) -> Adversary:
@@ -159,7 +162,8 @@ def far_witnesses(play: Play, victim: int) -> Adversary:
     of the victim's masks none is then left.
     """
     play.until("masked vectors")
-    order, near = graph_of(play.server._setup).order, play.server._neighbours
+    order = graph_of(play.server._setup, play_ring(play)).order
+    near = play.server._holders.neighbours
     threshold, size = play.server._setup.threshold, len(order)
     here = order.index(victim)
 

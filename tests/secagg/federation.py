@@ -45,10 +45,11 @@ class Play:
         short: int = 0,
         bits: int = 32,
         sent: bytes = b"",
+        t: int | None = None,
     ) -> None:
         self.members, self.sent = members, sent
         self.server = Server(
-            members[0].agreement, number, range(len(members)), length, short, bits, sent
+            members[0].agreement, number, range(len(members)), length, short, bits, sent, t
         )
         rng = np.random.default_rng(number)
         self.vectors = rng.integers(0, 2**32, (len(members), length), dtype=np.uint32)

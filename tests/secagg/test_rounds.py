@@ -43,7 +43,7 @@ def test_any_drops_give_the_sum_of_those_left_or_a_refusal(clients: int, data: s
         st.sampled_from([None, None, None, *STAGES]), min_size=clients, max_size=clients
     )
     silent = {c: stage for c, stage in enumerate(data.draw(drops)) if stage}
-    threshold = clients // 2 + 1  # below 20 clients no dishonest ones are reckoned with
+    threshold = 2 * clients // 3 + 1
     shared, alive, signed, revealed = (left_at(silent, clients, s) for s in STAGES[1:])
     # Shares of t others open what those who are gone have left behind; fewer than 3 make no sum.
     someone_lost = shared != revealed
@@ -201,8 +201,9 @@ BAD_AGREEMENTS = [
     ({"roster": [b"k" * 32] * 3}, "holds a key twice"),
     ({"fewest": 1}, "fewest clients is 1; it must be from 2 to the 5"),
     ({"fewest": 6}, "fewest clients is 6; it must be from 2 to the 5"),
-    ({"dishonest": 0.5}, "dishonest is 0.5"),
+    ({"dishonest": -1}, "dishonest is -1"),
     ({"dropout": -0.1}, "dropout is -0.1"),
+    ({"dropout": 0.34}, "dropout is 0.34"),
 ]
 
 
