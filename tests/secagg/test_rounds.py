@@ -162,20 +162,20 @@ def lying(about: str, place: int):
 
 @pytest.mark.parametrize("about", ["alive", "dead", "own_seed"])
 def test_one_who_lies_when_unmasking_does_not_change_the_sum(about: str):
-    play = Play(federation(8))
+    play = Play(federation(10))
     while play.server.stage != "unmasking":
-        play.stage({7: "masked vectors"})
-    play.stage({6: "unmasking"}, lying(about, 1))  # five honest shares of five that are needed
-    np.testing.assert_array_equal(play.server.total, play.sum_of(range(7)))
+        play.stage({9: "masked vectors"})
+    play.stage({8: "unmasking"}, lying(about, 1))  # seven honest shares of seven that are needed
+    np.testing.assert_array_equal(play.server.total, play.sum_of(range(9)))
 
 
 def test_shares_that_open_nothing_abandon_the_round():
-    members = federation(3)
+    members = federation(5)
     play = Play(members)
     while play.server.stage != "unmasking":
         play.stage()
-    with pytest.raises(Refused, match="the shares of client 2 do not give its secret"):
-        play.stage({2: "unmasking"}, lying("alive", 1))
+    with pytest.raises(Refused, match="the shares of client 4 do not give its secret"):
+        play.stage({4: "unmasking"}, lying("alive", 1))
 
 
 BAD = [

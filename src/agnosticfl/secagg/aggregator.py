@@ -72,6 +72,7 @@ class Server:
       requests: what to send to whom now; empty once the sum is there.
       dropped: clients that are out of the round, and why.
       survivors: the clients in the sum, once it is known who they are.
+      unmasked: the clients that helped to open the sum; they will not do so again for this t.
       total: Σ of their vectors modulo 2³² (or 2^bits), uint32, once it is known.
     """
 
@@ -128,6 +129,7 @@ class Server:
         self._sum = np.zeros(length, "<u4")
         self.dropped: dict[int, str] = {}
         self.survivors: Sequence[int] = ()
+        self.unmasked: Collection[int] = ()
         self.total: np.ndarray | None = None
         asked = pack(Draw(agreement.run, number))
         self.requests: Mapping[int, bytes] = dict.fromkeys(members, asked)
@@ -310,6 +312,7 @@ class Server:
         return sent
 
     def _finish(self, replies: Mapping[int, Revealed]) -> Mapping[int, bytes]:
+        self.unmasked = set(replies)
         for client in self.survivors:
             shares = {h: sent.alive[client] for h, sent in replies.items() if client in sent.alive}
             # Shares are for the seeds of those who were lost after they had sent their vector.

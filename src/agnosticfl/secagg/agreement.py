@@ -75,25 +75,19 @@ def is_ring(setup: Setup) -> bool:
     return setup.neighbours < len(setup.cohort) - 1
 
 
-def in_words(agreement: Agreement, clients: int) -> str:
-    """What a cohort of so many can bear, for those who set up a federation."""
-    dishonest, plan = reckoned_dishonest(agreement, clients), plan_of(agreement, clients)
+def in_words(clients: int, dishonest: int, dropout: float) -> str:
+    """What rounds of so many clients can bear, for those who set up a federation."""
+    reckoned = graph.reckoned_dishonest(clients, dishonest)
+    plan = graph.plan(clients, reckoned, dropout)
     check(
-        graph.tolerates(clients, plan, dishonest),
-        f"{dishonest} dishonest of {clients} clients cannot be borne; of {clients} at most"
-        f" {most_dishonest(clients)}",
+        graph.tolerates(clients, plan, reckoned),
+        f"dishonest is {dishonest}; no secure round of {clients} clients bears so many",
     )
-    drop = graph.may_drop(clients, plan)
+    lost = graph.may_drop(clients, plan)
     return (
-        f"secure rounds of {clients} clients: {drop or 'none'} may drop out, and"
-        f" {dishonest} may work for the server"
+        f"secure rounds of {clients} clients: {lost or 'none'} may drop out, wherever they stand,"
+        f" and {reckoned} may work for the server"
     )
-
-
-def most_dishonest(clients: int) -> int:
-    """The most that a cohort can bear if all are neighbours."""
-    all_of_them = GraphPlan(clients - 1, graph.quorum(clients))
-    return max((d for d in range(clients) if graph.tolerates(clients, all_of_them, d)), default=0)
 
 
 def digest_of(setup: Setup) -> bytes:
