@@ -6,6 +6,8 @@ whether it goes on (`secagg.holders`, `draw`, `graph.quorum`, `enough_vectors`) 
 """
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
 from agnosticfl.deploy.flower.federation import RoundPolicy, enough_vectors
 from agnosticfl.secagg.draw import MEMBERS, MISSING
@@ -65,6 +67,7 @@ def failures(
 
 
 def main() -> None:
+    table = Table("over-selection", "n", "k", "t", "rounds", "none lost", "5 %", "10 %", "15 %")
     for over_selection in (1.0, 1.3):
         for clients, rounds in ((10, 20000), (50, 4000), (100, 2000), (1000, 300)):
             own = plan(clients, reckoned_dishonest(clients, 1), DROPOUT)
@@ -72,7 +75,8 @@ def main() -> None:
                 f"{len(failures(clients, over_selection, loss, rounds)) / rounds:.2%}"
                 for loss in (0.0, 0.05, 0.1, 0.15)
             ]
-            print(over_selection, clients, *own, rounds, *shares, flush=True)
+            table.add_row(*map(str, (over_selection, clients, *own, rounds)), *shares)
+    Console().print(table)
 
 
 if __name__ == "__main__":

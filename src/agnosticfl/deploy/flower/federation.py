@@ -42,8 +42,8 @@ class RoundPolicy(NamedTuple):
 def enough_vectors(policy: RoundPolicy, cohort: int, dropout: float) -> int:
     """For how many masked vectors of a cohort a secure round waits at most.
 
-    Over-selection makes cohorts larger than c, and who is not waited for is lost like one that died:
-    no more of them than the neighbours were planned for.
+    Over-selection makes cohorts larger than c, and who is not waited for is lost like one that
+    died: no more of them than the neighbours were planned for.
     """
     return max(policy.clients, waited_for(cohort, dropout))
 

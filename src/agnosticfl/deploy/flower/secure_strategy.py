@@ -116,8 +116,9 @@ class SecureStrategy(AgnosticStrategy):
             if not server.unmasked:
                 raise Abandoned(str(error)) from None
             LOG.warning("round %d is given up, the model stays: %s", attempt.round, error)
+        else:
+            LOG.info("round %d: secure sum of %d clients", attempt.round, len(server.survivors))
         total = np.zeros(length, "<u4") if server.total is None else server.total
-        LOG.info("round %d: secure sum of %d clients", attempt.round, len(server.survivors))
         write_bytes(self._kept, self._name(attempt.round, sent) + total.tobytes())
         return total
 
