@@ -214,7 +214,7 @@ def test_no_client_opens_two_sums_of_a_round_even_for_a_server_that_lost_its_mem
     shutil.rmtree(tmp_path / "run")
     (tmp_path / "run.sum").unlink()
     # Not with another cohort either: the difference would be the vector of client 3.
-    absent = {3: lambda _: None}
+    absent: dict[int, Fault] = {3: lambda _: None}
     with pytest.raises(NoProgress):
         play(tmp_path, keys, faults=absent, attempts=1)
     assert caplog.text.count("helped to open the sum of round 1 already") >= 3

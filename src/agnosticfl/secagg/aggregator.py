@@ -364,9 +364,6 @@ class Server:
             raise Refused(f"{kind.__name__} says it is of client {message.sender}")
         return message
 
-    def _peers(self, client: int, among: Collection[int]) -> list[int]:
-        return [n for n in self._neighbours[client] if n in among]
-
     def _connected(self, clients: Collection[int]) -> set[int]:
         """Those of `clients` with enough holders among them; the others are dropped."""
         left = connected(self._holders, clients)
