@@ -22,11 +22,12 @@ from rich.console import Console
 from rich.table import Table
 
 from agnosticfl.secagg import derivation as keys
+from agnosticfl.secagg import draw as draws
 from agnosticfl.secagg import member as client
 from agnosticfl.secagg import primitives
 from agnosticfl.secagg.aggregator import Server
-from agnosticfl.secagg.agreement import Agreement, Member, digest_of, graph_of, member
-from agnosticfl.secagg.graph import holders_of, neighbours
+from agnosticfl.secagg.agreement import Agreement, Member, digest_of, graph_of, is_ring, member
+from agnosticfl.secagg.graph import holders_of, neighbours, quorum
 from agnosticfl.secagg.member import State
 from agnosticfl.secagg.messages import (
     BOX,
@@ -70,14 +71,29 @@ class Cohort:
         agreement = Agreement(b"benchmark", [primitives.verify_key(key) for key in signing])
         self.members: list[Member] = [member(agreement, key) for key in signing]
         self.server = Server(agreement, 1, range(clients), length)
-        request = self.server.requests[0]
+        fresh = [client.IDLE] * clients
+        if self.server.stage == "draws":
+            request = self.server.requests[0]
+            drew = [client.answer(own, client.IDLE, request) for own in self.members]
+            fresh = [state for state, _ in drew]
+            for c, (_, reply) in enumerate(drew):
+                self.server.receive(c, reply)
+            self.server.advance()
+        self.fresh, request = fresh[0], self.server.requests[0]
         self.setup = parse(request, Setup)
         self.name = digest_of(self.setup)
-        graph = graph_of(self.setup)
-        self.neighbours = {c: neighbours(graph, c) for c in range(clients)}
-        first = [client.answer(own, client.IDLE, request) for own in self.members]
+        first = [
+            client.answer(own, state, request)
+            for own, state in zip(self.members, fresh, strict=True)
+        ]
         self.states: list[State] = [state for state, _ in first]
         self.keys = [reply for _, reply in first]
+        ring = is_ring(self.setup)
+        self.committee = draws.committee(self.name, range(clients)) if ring else []
+        told = {c: parse(self.keys[c], Keys) for c in self.committee}
+        self.ring = draws.ring_of(self.name, told) if ring else b""
+        graph = graph_of(self.setup, self.ring)
+        self.neighbours = {c: neighbours(graph, c) for c in range(clients)}
 
 
 def measure_client(cohort: Cohort) -> dict[str, float]:
@@ -94,15 +110,19 @@ def measure_client(cohort: Cohort) -> dict[str, float]:
         context = keys.box_context(setup.run, setup.number, name, sender, me)
         return primitives.seal(key, random_bytes(2 * SEED), context)
 
-    signed = keys.signed_survivors(name, everyone)
+    signed = keys.signed_survivors(name, cohort.ring, everyone)
+    far = [c for c in everyone if c != me and c not in near]
+    witnesses = sorted([*near, *far[: max(0, quorum(len(everyone)) - 1 - len(near))]])
+    signatures = {c: cohort.members[c].signing_key.sign(signed) for c in witnesses}
+    told = [cohort.keys[c] for c in cohort.committee]
     requests = [
         pack(setup),
-        pack(Peers(name, [cohort.keys[c] for c in near])),
+        pack(Peers(name, [cohort.keys[c] for c in near], told)),
         pack(Boxes(name, {c: box(c) for c in near})),
         pack(Survivors(name, everyone)),
-        pack(Unmask(name, near, (), {c: cohort.members[c].signing_key.sign(signed) for c in near})),
+        pack(Unmask(name, near, (), signatures)),
     ]
-    state, up = client.IDLE, 0
+    state, up = cohort.fresh, 0
     for number, request in enumerate(requests):
         state, reply = clock(client.answer, own, state, request, lambda: vector)
         if number == 0:
@@ -138,7 +158,7 @@ def measure_server(cohort: Cohort) -> dict[str, float]:
         everyone, lambda c: pack(Shares(name, c, dict.fromkeys(cohort.neighbours[c], bytes(BOX))))
     )
     receive(alive, lambda c: pack(Masked(name, c, zeros)))
-    signed = keys.signed_survivors(name, alive)
+    signed = keys.signed_survivors(name, cohort.ring, alive)
     receive(alive, lambda c: pack(Confirmed(name, c, cohort.members[c].signing_key.sign(signed))))
     shares = {
         c: primitives.split(

@@ -81,6 +81,9 @@ class Federation:
         if secure:
             config = msgspec.structs.replace(task.config, secure={"name": "simulate"})
             task = task._replace(config=config)
+        # A client opens one sum of each round of a run, and here every run has the same name.
+        for memory in self.place.glob("node*/secure.memory"):
+            memory.unlink()
         app, out = self.place / "apps" / name, self.place / "runs" / name
         write_app(app, task)
         for side, made in (("server_app", "faulty_server"), ("client_app", "FaultyClient")):

@@ -3,6 +3,7 @@
 
 import math
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message
 
-from agnosticfl.deploy.flower import federation
+from agnosticfl.deploy.flower import federation, secure_answers
 from agnosticfl.deploy.flower.client_app import client_app
 from agnosticfl.deploy.flower.federation import NoProgress
 from agnosticfl.deploy.flower.records import REQUEST, SECURE, to_record
@@ -25,7 +26,7 @@ from agnosticfl.deploy.task import FederatedTask, write_task
 from agnosticfl.runs.build import build
 from agnosticfl.runs.records import read_records
 from agnosticfl.secagg.agreement import Agreement
-from agnosticfl.secagg.member import load
+from agnosticfl.secagg.member import State, load
 from agnosticfl.secagg.messages import Masked, Unmask, kind_of, pack, parse
 from tests.deploy.clients import numpy_client
 from tests.deploy.fake import FakeGrid, Fault
@@ -151,21 +152,115 @@ def test_a_client_lost_at_any_step_leaves_the_exact_sum_of_the_others(
     assert "abandoned" not in caplog.text
 
 
-def test_too_few_at_the_end_and_the_round_is_tried_again_with_new_keys(
-    tmp_path: Path, keys: Path, simulated: Any, caplog: pytest.LogCaptureFixture
-):
+def silent_twice(kind: str) -> Fault:
+    """Two replies of that kind are lost."""
     lost: list[Message] = []
 
-    def once(reply: Message) -> Message | None:
-        result = silent_at("Revealed")(reply)
-        if result is None and len(lost) < 2:
+    def fault(reply: Message) -> Message | None:
+        if silent_at(kind)(reply) is None and len(lost) < 2:
             lost.append(reply)
             return None
         return reply
 
-    play(tmp_path, keys, faults={2: once, 3: once})
+    return fault
+
+
+def test_too_few_and_the_round_is_tried_again_with_new_keys(
+    tmp_path: Path, keys: Path, simulated: Any, caplog: pytest.LogCaptureFixture
+):
+    once, left = silent_twice("Confirmed"), list[State]()
+
+    def spy(message: Message) -> None:
+        if asked(message) == "Over":
+            left.append(load((tmp_path / "0.memory").read_bytes()))
+
+    grid = play(tmp_path, keys, faults={2: once, 3: once}, tamper=spy)
     assert "round 1 abandoned (attempt 1 of 2): round" in caplog.text
     assert_close(read_records(tmp_path / "run"), simulated(NODES, 1))
+    # Clients of the abandoned attempt are told, and forget its secrets at once.
+    assert [asked(m) for m in grid.sent].count("Over") == NODES
+    assert left[0].mask_seed
+    assert left[1] == State("Setup", left[0].number)
+
+
+def asked(message: Message) -> str:
+    record = message.content.config_records.get(SECURE, ConfigRecord())
+    request: Any = record.get(REQUEST)
+    return kind_of(request) if request else ""
+
+
+def test_a_round_that_is_lost_while_it_is_opened_is_given_up(
+    tmp_path: Path, keys: Path, caplog: pytest.LogCaptureFixture
+):
+    """Two have revealed their seeds for round 1, and will not do so again."""
+    once = silent_twice("Revealed")
+    play(tmp_path, keys, rounds=2, faults={2: once, 3: once})
+    assert "round 1 is given up, the model stays" in caplog.text
+    first, second = read_records(tmp_path / "run")
+    assert sum(first["count"]) == 0
+    assert sum(second["count"]) > 0
+    assert first["params"] != second["params"]
+
+
+def test_no_client_opens_two_sums_of_a_round_even_for_a_server_that_lost_its_memory(
+    tmp_path: Path, keys: Path, simulated: Any, caplog: pytest.LogCaptureFixture
+):
+    """A server that died after the sum was open has it still; one that lost it gets no other."""
+    play(tmp_path, keys)
+    shutil.rmtree(tmp_path / "run")
+    again = play(tmp_path, keys)
+    assert again.sent == []
+    assert_close(read_records(tmp_path / "run"), simulated(NODES, 1))
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run.sum").unlink()
+    # Not with another cohort either: the difference would be the vector of client 3.
+    absent: dict[int, Fault] = {3: lambda _: None}
+    with pytest.raises(NoProgress):
+        play(tmp_path, keys, faults=absent, attempts=1)
+    assert caplog.text.count("helped to open the sum of round 1 already") >= 3
+
+
+def test_what_a_client_answered_is_on_the_disc_before_the_answer_leaves(
+    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its file, by `os.fsync`, and the name of the file in its folder, before the reply is made."""
+    order: list[str] = []
+    theirs, theirs_too = secure_answers.sync, secure_answers.RecordDict
+    monkeypatch.setattr(secure_answers, "sync", lambda p: (order.append(str(p)), theirs(p)))
+    made = lambda *a: (order.append("reply"), theirs_too(*a))[1]  # noqa: E731
+    monkeypatch.setattr(secure_answers, "RecordDict", made)
+    play(tmp_path, keys)
+    assert order == [str(tmp_path), "reply"] * (len(order) // 2)
+    assert len(order) == 2 * 6 * NODES
+
+
+def test_a_client_that_is_killed_after_it_wrote_does_not_answer_again(
+    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Its memory of having opened round 1 is there, though the server never heard of it."""
+    theirs = secure_answers.sync
+
+    def dies(path: Path) -> None:
+        theirs(path)
+        if load((tmp_path / "0.memory").read_bytes()).opened:
+            raise KeyboardInterrupt("killed")
+
+    monkeypatch.setattr(secure_answers, "sync", dies)
+    with pytest.raises(KeyboardInterrupt):
+        play(tmp_path, keys)
+    monkeypatch.undo()
+    monkeypatch.setattr(federation, "POLL", 0.01)
+    play(tmp_path, keys)
+    assert "helped to open the sum of round 1 already" in caplog.text
+
+
+def test_a_client_insists_on_its_own_number_of_dishonest_ones(
+    tmp_path: Path, keys: Path, simulated: Any, caplog: pytest.LogCaptureFixture
+):
+    """Of four clients a round bears one; who reckons with two does not take part."""
+    play(tmp_path, keys, node_config=lambda place: {"dishonest": 2} if place == 3 else {})
+    assert "threshold=3) does not bear 2 dishonest of 4 clients" in caplog.text
+    assert_close(read_records(tmp_path / "run"), simulated(3, 1))
 
 
 def test_a_server_that_asks_for_both_shares_is_refused_by_every_client(

@@ -22,7 +22,7 @@ LENGTH = 5
 def signing_keys(number: int) -> tuple[Ed25519PrivateKey, ...]:
     """The same keys in every test: what they are does not matter."""
     return tuple(
-        Ed25519PrivateKey.from_private_bytes(primitives.digest(b"test", bytes([i])))
+        Ed25519PrivateKey.from_private_bytes(primitives.digest(b"test", i.to_bytes(2, "big")))
         for i in range(number)
     )
 
@@ -45,14 +45,16 @@ class Play:
         short: int = 0,
         bits: int = 32,
         sent: bytes = b"",
+        t: int | None = None,
     ) -> None:
         self.members, self.sent = members, sent
         self.server = Server(
-            members[0].agreement, number, range(len(members)), length, short, bits, sent
+            members[0].agreement, number, range(len(members)), length, short, bits, sent, t
         )
         rng = np.random.default_rng(number)
         self.vectors = rng.integers(0, 2**32, (len(members), length), dtype=np.uint32)
         self.states = dict.fromkeys(range(len(members)), client.IDLE)
+        self.requests: dict[str, dict[int, bytes]] = {}
         self.replies: dict[str, dict[int, bytes]] = {}
         self.refusals: dict[int, str] = {}
 
@@ -75,7 +77,7 @@ class Play:
     ) -> None:
         """One stage: the clients that are not `silent` in it reply, and the server goes on."""
         name = self.server.stage
-        self.replies[name] = {}
+        self.requests[name], self.replies[name] = dict(self.server.requests), {}
         for place, request in self.server.requests.items():
             if (silent or {}).get(place) == name:
                 continue

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from agnosticfl.secagg import member as client
 from agnosticfl.secagg import messages
-from agnosticfl.secagg.messages import READERS, Confirmed, Keys, Masked, Refused, Setup, pack, parse
+from agnosticfl.secagg.messages import (
+    READERS,
+    VERSION,
+    Confirmed,
+    Keys,
+    Masked,
+    Refused,
+    Setup,
+    pack,
+    parse,
+)
 from tests.secagg.federation import STAGES, Play, federation
 
 KINDS = {name: getattr(messages, name) for name in READERS}
@@ -36,7 +46,7 @@ json_like = st.recursive(
 @functools.cache
 def whole_round() -> dict[str, tuple[bytes, bytes]]:
     """Client 0's request and reply in each stage."""
-    play = Play(federation(4))
+    play = Play(federation(5))
     seen: dict[str, tuple[bytes, bytes]] = {}
     while play.server.requests:
         stage, request = play.server.stage, play.server.requests[0]
@@ -68,8 +78,8 @@ def test_a_message_with_other_fields_is_refused_or_of_the_right_types(data: st.D
         st.lists(json_like, min_size=len(READERS[name]), max_size=len(READERS[name]))
     )
     with contextlib.suppress(Refused):
-        message = parse(packed([1, name, *fields]), KINDS[name])
-        assert pack(message) == packed([1, name, *fields])
+        message = parse(packed([VERSION, name, *fields]), KINDS[name])
+        assert pack(message) == packed([VERSION, name, *fields])
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -87,7 +97,7 @@ def test_changed_bytes_never_crash_client_or_server(stage: str, data: st.DataObj
         "cut": original[:place],
         "double": original[:place] + original,
     }[kind]
-    play = Play(federation(4))
+    play = Play(federation(5))
     for name in STAGES[: STAGES.index(stage)]:
         assert play.server.stage == name
         play.stage()
@@ -98,25 +108,29 @@ def test_changed_bytes_never_crash_client_or_server(stage: str, data: st.DataObj
 
 
 REFUSED = [
-    (Keys, [1, "Keys"], "Keys has 0 fields"),
-    (Keys, [2, "Keys", *[b""] * 6], "its version is 2, not 1"),
-    (Keys, [1, "Masked", b"r" * 32, 0, b"1234"], "it is 'Masked', where Keys was expected"),
-    (Keys, [1, "Keys", b"r" * 31, 0, *[b""] * 4], "Keys.round is not 32 to 32 bytes"),
+    (Keys, [VERSION, "Keys"], "Keys has 0 fields"),
+    (Keys, [1, "Keys", *[b""] * 7], "its version is 1, not 2"),
+    (Keys, [VERSION, "Masked", b"r" * 32, 0, b"1234"], "it is 'Masked', where Keys was expected"),
+    (Keys, [VERSION, "Keys", b"r" * 31, 0, *[b""] * 5], "Keys.round is not 32 to 32 bytes"),
     (
         Confirmed,
-        [1, "Confirmed", b"r" * 32, True, b"s" * 64],
+        [VERSION, "Confirmed", b"r" * 32, True, b"s" * 64],
         "sender is not a whole number from 0",
     ),
-    (Confirmed, [1, "Confirmed", b"r" * 32, -1, b"s" * 64], "sender is not a whole number from 0"),
-    (Masked, [1, "Masked", b"r" * 32, 0, b""], "vector is not 1 to"),
+    (
+        Confirmed,
+        [VERSION, "Confirmed", b"r" * 32, -1, b"s" * 64],
+        "sender is not a whole number from 0",
+    ),
+    (Masked, [VERSION, "Masked", b"r" * 32, 0, b""], "vector is not 1 to"),
     (
         Setup,
-        [1, "Setup", b"r", 1, b"r" * 32, [2, 1], 2, 2, 1, 0, 32, b""],
+        [VERSION, "Setup", b"r", 1, 1, b"r" * 32, [2, 1], 2, 2, 1, 0, 32, b"", []],
         "cohort is not in rising order",
     ),
     (
         Setup,
-        [1, "Setup", b"r", 1, b"r" * 32, [1, 1], 2, 2, 1, 0, 32, b""],
+        [VERSION, "Setup", b"r", 1, 1, b"r" * 32, [1, 1], 2, 2, 1, 0, 32, b"", []],
         "cohort is not in rising order",
     ),
     (Setup, {"a": 1}, "it is not a list"),

@@ -43,7 +43,7 @@ def test_any_drops_give_the_sum_of_those_left_or_a_refusal(clients: int, data: s
         st.sampled_from([None, None, None, *STAGES]), min_size=clients, max_size=clients
     )
     silent = {c: stage for c, stage in enumerate(data.draw(drops)) if stage}
-    threshold = clients // 2 + 1  # below 20 clients no dishonest ones are reckoned with
+    threshold = 2 * clients // 3 + 1
     shared, alive, signed, revealed = (left_at(silent, clients, s) for s in STAGES[1:])
     # Shares of t others open what those who are gone have left behind; fewer than 3 make no sum.
     someone_lost = shared != revealed
@@ -162,20 +162,20 @@ def lying(about: str, place: int):
 
 @pytest.mark.parametrize("about", ["alive", "dead", "own_seed"])
 def test_one_who_lies_when_unmasking_does_not_change_the_sum(about: str):
-    play = Play(federation(8))
+    play = Play(federation(10))
     while play.server.stage != "unmasking":
-        play.stage({7: "masked vectors"})
-    play.stage({6: "unmasking"}, lying(about, 1))  # five honest shares of five that are needed
-    np.testing.assert_array_equal(play.server.total, play.sum_of(range(7)))
+        play.stage({9: "masked vectors"})
+    play.stage({8: "unmasking"}, lying(about, 1))  # seven honest shares of seven that are needed
+    np.testing.assert_array_equal(play.server.total, play.sum_of(range(9)))
 
 
 def test_shares_that_open_nothing_abandon_the_round():
-    members = federation(3)
+    members = federation(5)
     play = Play(members)
     while play.server.stage != "unmasking":
         play.stage()
-    with pytest.raises(Refused, match="the shares of client 2 do not give its secret"):
-        play.stage({2: "unmasking"}, lying("alive", 1))
+    with pytest.raises(Refused, match="the shares of client 4 do not give its secret"):
+        play.stage({4: "unmasking"}, lying("alive", 1))
 
 
 BAD = [
@@ -201,8 +201,9 @@ BAD_AGREEMENTS = [
     ({"roster": [b"k" * 32] * 3}, "holds a key twice"),
     ({"fewest": 1}, "fewest clients is 1; it must be from 2 to the 5"),
     ({"fewest": 6}, "fewest clients is 6; it must be from 2 to the 5"),
-    ({"dishonest": 0.5}, "dishonest is 0.5"),
+    ({"dishonest": -1}, "dishonest is -1"),
     ({"dropout": -0.1}, "dropout is -0.1"),
+    ({"dropout": 0.34}, "dropout is 0.34"),
 ]
 
 

@@ -34,11 +34,11 @@ def private(play: Play, client: int, state: State, round: bytes) -> dict[str, by
 @pytest.fixture(scope="module")
 def played() -> tuple[Play, dict[int, State]]:
     """A round in which one client is lost before it sent its vector and one after; its states."""
-    play = Play(federation(6), length=64)
+    play = Play(federation(8), length=64)
     for vector in play.vectors:
         vector[10:14] = np.frombuffer(MARK, "<u4")
     states: dict[int, State] = {}
-    silent = {4: "masked vectors", 5: "unmasking"}
+    silent = {4: "masked vectors", 7: "unmasking"}
     while play.server.requests:
         if play.server.stage == "masked vectors":
             states = dict(play.states)
@@ -50,7 +50,7 @@ def test_the_search_finds_what_is_there(played: tuple[Play, dict[int, State]]):
     play, states = played
     heard = searched(play)
     assert states[0].own_seed in heard  # revealed at the end, as it must be
-    assert len(heard) > 6 * 4 * 64
+    assert len(heard) > 7 * 4 * 64
     assert MARK in play.vectors[3].tobytes()
 
 
@@ -85,7 +85,7 @@ def test_no_holder_reveals_both_shares_of_anyone(played: tuple[Play, dict[int, S
 
 def test_what_is_left_on_a_client_after_the_round(played: tuple[Play, dict[int, State]]):
     play, _ = played
-    assert play.states[0] == State("Setup", 1)
+    assert play.states[0] == State("Setup", 1, opened={b"a run": 1})
 
 
 def test_masked_vectors_say_nothing_of_the_vector():

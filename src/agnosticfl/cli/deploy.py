@@ -52,6 +52,15 @@ def init(
 
     write_app(folder, _task(task, clients, algorithm, rounds, seed, secure, sets))
     typer.echo(f"{folder}: the Flower app of {task} for {clients} clients per round")
+    if secure:
+        typer.echo(_borne(clients))
+
+
+def _borne(clients: int) -> str:
+    from agnosticfl.secagg.agreement import Agreement, in_words
+
+    usual = Agreement._field_defaults
+    return in_words(clients, usual["dishonest"], usual["dropout"])
 
 
 def _task(
@@ -104,6 +113,8 @@ def local(
     agreed = _task(task, nodes, algorithm, rounds, seed, secure, sets, dealing=True)
     folder = out or Path("runs") / f"{agreed.config.task}-{algorithm}-deployed-seed{seed}"
     _check_new(folder, resume)
+    if secure:
+        typer.echo(_borne(nodes))
     _watched(
         agreed.config, lambda **watch: run_locally(agreed, folder, nodes, say=messages, **watch)
     )
@@ -177,6 +188,12 @@ def client(
     min_examples: Annotated[int, typer.Option(help="Join only with so many examples.")] = 1,
     roster: Roster = None,
     fewest: Annotated[int, typer.Option(help="Secure rounds: the fewest clients in a sum.")] = 3,
+    dishonest: Annotated[
+        int,
+        typer.Option(
+            help="Secure rounds: clients of a round that may work for the server, or 5 %."
+        ),
+    ] = 1,
     state: State = Path("deploy-state"),
 ) -> None:
     """Take part in a federation with the training examples of a store.
@@ -204,7 +221,8 @@ def client(
     config |= {"when": when, "min-examples": min_examples}
     if roster is not None:
         config |= {"roster": str(roster.resolve()), "signing-key": str(sign.resolve())}
-        config |= {"fewest": fewest, "memory": str(link.home / "secure.memory")}
+        config |= {"fewest": fewest, "dishonest": dishonest}
+        config |= {"memory": str(link.home / "secure.memory")}
         own_member(agreed.config, config)  # refuses a key that is not in the roster
     write_launcher(link.home / "bin", app)
     processes.become(

@@ -38,6 +38,7 @@ deadline = 600.0      # seconds a client has for its work in a round
 step = 60.0           # seconds a client has for each other step of a secure round
 wait = 300.0          # seconds the server waits for enough clients to be connected
 attempts = 5          # at one round, before the run ends as failed
+dishonest = 1         # secure rounds bear so many clients that work for the server, or 5 %
 """
 
 SERVER = '''\

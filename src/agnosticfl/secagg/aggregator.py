@@ -18,23 +18,29 @@ import numpy as np
 
 from agnosticfl.errors import check
 from agnosticfl.secagg import derivation as keys
+from agnosticfl.secagg import draw as draws
 from agnosticfl.secagg import primitives, rings
 from agnosticfl.secagg.agreement import (
     Agreement,
     check_agreement,
     digest_of,
     graph_of,
+    is_ring,
     plan_of,
     rings_of,
     roster_digest,
 )
-from agnosticfl.secagg.graph import holders_of, neighbours
+from agnosticfl.secagg.graph import holders_of, neighbours, quorum
+from agnosticfl.secagg.holders import Holders, beyond_reach, connected, lost, peers
 from agnosticfl.secagg.messages import (
     MOST_NUMBERS,
     Boxes,
     Confirmed,
+    Draw,
+    Drawn,
     Keys,
     Masked,
+    Over,
     Peers,
     Refused,
     Revealed,
@@ -47,7 +53,7 @@ from agnosticfl.secagg.messages import (
 )
 from agnosticfl.secagg.primitives import CryptoError
 
-Reply = TypeVar("Reply", Keys, Shares, Masked, Confirmed, Revealed)
+Reply = TypeVar("Reply", Drawn, Keys, Shares, Masked, Confirmed, Revealed)
 
 
 class Server:
@@ -60,11 +66,13 @@ class Server:
       length: numbers of a vector.
       short: how many of them, the first, are added modulo 2^bits, and sent in as many bits.
       sent: digest of what all clients are given to work on.
+      t: round of the algorithm, of which clients open one sum only; by default `number`.
 
     Attributes:
       requests: what to send to whom now; empty once the sum is there.
       dropped: clients that are out of the round, and why.
       survivors: the clients in the sum, once it is known who they are.
+      unmasked: the clients that helped to open the sum; they will not do so again for this t.
       total: Σ of their vectors modulo 2³² (or 2^bits), uint32, once it is known.
     """
 
@@ -77,6 +85,7 @@ class Server:
         short: int = 0,
         bits: int = 32,
         sent: bytes = b"",
+        t: int | None = None,
     ) -> None:
         check_agreement(agreement)
         members = tuple(sorted(cohort))
@@ -97,26 +106,45 @@ class Server:
             0 <= short <= length and 1 <= bits <= 32,
             f"{short} of {length} numbers in {bits} bits; at most all, in 1 to 32",
         )
-        plan, roster = plan_of(agreement, len(members)), roster_digest(agreement)
-        setup = Setup(agreement.run, number, roster, members, *plan, length, short, bits, sent)
-        self._agreement, self._setup, self._rings = agreement, setup, rings_of(setup)
-        graph = graph_of(setup)
-        self._name = digest_of(setup)
-        self._neighbours = {client: neighbours(graph, client) for client in members}
+        self._agreement, self._ring = agreement, b""
+        self._setup = Setup(
+            agreement.run,
+            number,
+            number if t is None else t,
+            roster_digest(agreement),
+            members,
+            *plan_of(agreement, len(members)),
+            length,
+            short,
+            bits,
+            sent,
+        )
+        self._rings = rings_of(self._setup)
         self._replies: dict[int, Any] = {}
+        self._name = draws.draw_name(agreement.run, number)
         self._stage = 0
         self._keys: Mapping[int, Keys] = {}
+        self._holders = Holders({}, self._setup.threshold)  # until it is known who stands where
         self._shared: set[int] = set()  # those who sent shares
         self._sum = np.zeros(length, "<u4")
         self.dropped: dict[int, str] = {}
         self.survivors: Sequence[int] = ()
+        self.unmasked: Collection[int] = ()
         self.total: np.ndarray | None = None
-        self.requests: Mapping[int, bytes] = dict.fromkeys(members, pack(setup))
+        asked = pack(Draw(agreement.run, number))
+        self.requests: Mapping[int, bytes] = dict.fromkeys(members, asked)
+        if not is_ring(self._setup):  # there is nothing to draw
+            self._stage, self.requests = 1, self._begin()
 
     @property
     def stage(self) -> str:
         """What the server is waiting for."""
         return self._stages[self._stage][0]
+
+    @property
+    def over(self) -> bytes:
+        """What clients of a round that is abandoned are told, so that they forget its secrets."""
+        return pack(Over(self._setup.number))
 
     def receive(self, client: int, reply: bytes) -> None:
         """Takes a client's reply to its last request; one that cannot be used drops the client."""
@@ -148,6 +176,7 @@ class Server:
     @property
     def _stages(self) -> Sequence[tuple[str, Callable[[int, bytes], Any], Callable[[Any], Any]]]:
         return (
+            ("draws", self._take_draw, self._send_setup),
             ("keys", self._take_keys, self._send_peers),
             ("shares", self._take_shares, self._send_boxes),
             ("masked vectors", self._take_masked, self._send_survivors),
@@ -156,25 +185,62 @@ class Server:
             ("done", lambda _client, _reply: None, lambda _replies: {}),
         )
 
+    def _take_draw(self, client: int, reply: bytes) -> bytes:
+        return self._parse(client, reply, Drawn).commitment
+
+    def _send_setup(self, replies: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        self._check_enough(replies, "took part in the draw")
+        neighbours, threshold = plan_of(self._agreement, len(replies))
+        self._setup = self._setup._replace(
+            cohort=tuple(replies), neighbours=neighbours, threshold=threshold
+        )
+        if is_ring(self._setup):
+            self._setup = self._setup._replace(draws=replies)
+        return self._begin()
+
+    def _begin(self) -> Mapping[int, bytes]:
+        self._name = digest_of(self._setup)
+        return dict.fromkeys(self._setup.cohort, pack(self._setup))
+
     def _take_keys(self, client: int, reply: bytes) -> Keys:
         sent = self._parse(client, reply, Keys)
         key = self._agreement.roster[client]
         primitives.check_signature(key, sent.signature, keys.signed_keys(sent))
         for public in (sent.box_key, sent.mask_key):
             primitives.agree(primitives.random_bytes(primitives.KEY), public)
+        if is_ring(self._setup):
+            draws.check_number(self._setup, sent)
         return sent
 
     def _send_peers(self, replies: Mapping[int, Keys]) -> Mapping[int, bytes]:
+        packed = {client: pack(sent) for client, sent in replies.items()}
+        drawn = self._draw_ring(replies)
+        graph = graph_of(self._setup, self._ring)
+        near = {client: neighbours(graph, client) for client in self._setup.cohort}
+        self._holders = Holders(near, self._setup.threshold)
         self._keys = {client: replies[client] for client in self._connected(replies)}
-        packed = {client: pack(sent) for client, sent in self._keys.items()}
-        return {
-            client: pack(Peers(self._name, [packed[n] for n in self._peers(client, self._keys)]))
-            for client in self._keys
-        }
+
+        def request(client: int) -> Peers:
+            near = peers(self._holders, client, self._keys)
+            return Peers(self._name, [packed[n] for n in near], [packed[d] for d in drawn])
+
+        return {client: pack(request(client)) for client in self._keys}
+
+    def _draw_ring(self, replies: Mapping[int, Keys]) -> list[int]:
+        """Those whose numbers make the ring, which is made of them."""
+        if not is_ring(self._setup):
+            return []
+        committee = draws.committee(self._name, self._setup.cohort)
+        told = {client: replies[client] for client in committee if client in replies}
+        try:
+            self._ring = draws.ring_of(self._name, told)
+        except Refused as error:
+            raise self._abandoned(str(error)) from None
+        return list(told)
 
     def _take_shares(self, client: int, reply: bytes) -> Mapping[int, bytes]:
         boxes = self._parse(client, reply, Shares).boxes
-        if set(boxes) != set(self._peers(client, self._keys)):
+        if set(boxes) != set(peers(self._holders, client, self._keys)):
             raise Refused("the boxes are not for its neighbours")
         return boxes
 
@@ -184,7 +250,7 @@ class Server:
             client: pack(
                 Boxes(
                     self._name,
-                    {n: replies[n][client] for n in self._peers(client, self._shared)},
+                    {n: replies[n][client] for n in peers(self._holders, client, self._shared)},
                 )
             )
             for client in self._shared
@@ -205,28 +271,40 @@ class Server:
 
     def _take_confirmed(self, client: int, reply: bytes) -> bytes:
         signature = self._parse(client, reply, Confirmed).signature
-        signed = keys.signed_survivors(self._name, self.survivors)
+        signed = keys.signed_survivors(self._name, self._ring, self.survivors)
         primitives.check_signature(self._agreement.roster[client], signature, signed)
         return signature
 
     def _send_unmask(self, replies: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        least = quorum(len(self._setup.cohort))
+        if len(replies) < least:
+            raise self._abandoned(f"{len(replies)} signed the list, and {least} must")
         self._check_holders(set(replies), "signed")
         alive = set(self.survivors)
 
         def request(client: int) -> Unmask:
             return Unmask(
                 self._name,
-                alive=self._peers(client, alive),
-                dead=self._peers(client, self._shared - alive),
-                signatures={c: replies[c] for c in self._peers(client, replies)},
+                alive=peers(self._holders, client, alive),
+                dead=peers(self._holders, client, self._shared - alive),
+                signatures={c: replies[c] for c in self._witnesses(client, list(replies))},
             )
 
         return {client: pack(request(client)) for client in replies}
 
+    def _witnesses(self, client: int, signed: Sequence[int]) -> list[int]:
+        """Its neighbours who signed, and as many more as make the quorum without itself."""
+        near = peers(self._holders, client, signed)
+        far = [c for c in signed if c != client and c not in set(near)]
+        return sorted([*near, *far[: max(0, quorum(len(self._setup.cohort)) - 1 - len(near))]])
+
     def _take_revealed(self, client: int, reply: bytes) -> Revealed:
         sent = self._parse(client, reply, Revealed)
         alive = set(self.survivors)
-        asked = self._peers(client, alive), self._peers(client, self._shared - alive)
+        asked = (
+            peers(self._holders, client, alive),
+            peers(self._holders, client, self._shared - alive),
+        )
         if (list(sent.alive), list(sent.dead)) != asked:
             raise Refused("the shares are not those that were asked for")
         if not self._is_own_seed(client, sent.own_seed):
@@ -234,6 +312,7 @@ class Server:
         return sent
 
     def _finish(self, replies: Mapping[int, Revealed]) -> Mapping[int, bytes]:
+        self.unmasked = set(replies)
         for client in self.survivors:
             shares = {h: sent.alive[client] for h, sent in replies.items() if client in sent.alive}
             # Shares are for the seeds of those who were lost after they had sent their vector.
@@ -243,7 +322,9 @@ class Server:
         for client in self._lost():
             shares = {h: sent.dead[client] for h, sent in replies.items() if client in sent.dead}
             private = keys.private_key(self._seed(client, shares, self._is_mask_seed), self._name)
-            for other in self._peers(client, self.survivors):  # what it put on is taken off
+            for other in peers(
+                self._holders, client, self.survivors
+            ):  # what it put on is taken off
                 public = self._keys[other].mask_key
                 key = keys.pair_mask(private, public, self._name, client, other)
                 primitives.add_mask(self._sum, key, -keys.mask_sign(other, client))
@@ -251,15 +332,13 @@ class Server:
         return {}
 
     def _lost(self) -> list[int]:
-        """Those whose masks are on the vectors of survivors, but who sent none themselves."""
-        alive = set(self.survivors)
-        return [c for c in sorted(self._shared - alive) if self._peers(c, alive)]
+        return lost(self._holders, self._shared, set(self.survivors))
 
     def _seed(
         self, client: int, shares: Mapping[int, bytes], is_right: Callable[[int, bytes], bool]
     ) -> bytes:
         threshold = self._setup.threshold
-        order = holders_of(client, self._neighbours[client])
+        order = holders_of(client, self._holders.neighbours[client])
         places = {order.index(holder): share for holder, share in shares.items()}
         if len(places) < threshold:
             raise self._abandoned(f"{len(places)} shares of client {client}, not {threshold}")
@@ -285,22 +364,13 @@ class Server:
             raise Refused(f"{kind.__name__} says it is of client {message.sender}")
         return message
 
-    def _peers(self, client: int, among: Collection[int]) -> list[int]:
-        return [n for n in self._neighbours[client] if n in among]
-
     def _connected(self, clients: Collection[int]) -> set[int]:
         """Those of `clients` with enough holders among them; the others are dropped."""
-        left = set(clients)
-        while lonely := [c for c in left if self._held(c, left) < self._setup.threshold]:
-            for client in lonely:
-                self.dropped[client] = f"{self.stage}: too few of its neighbours are left"
-            left -= set(lonely)
+        left = connected(self._holders, clients)
+        for client in set(clients) - left:
+            self.dropped[client] = f"{self.stage}: too few of its neighbours are left"
         self._check_enough(left, "have enough neighbours")
         return left
-
-    def _held(self, client: int, among: Collection[int]) -> int:
-        """How many of those who hold a client's secrets, itself among them, are left."""
-        return len(self._peers(client, among)) + (client in among)
 
     def _check_enough(self, clients: Collection[int], what: str) -> None:
         fewest = self._agreement.fewest
@@ -309,12 +379,12 @@ class Server:
 
     def _check_holders(self, clients: Collection[int], what: str) -> None:
         """Every secret that will be needed must be held by t clients who did their part."""
-        for client in [*self.survivors, *self._lost()]:
-            held, least = self._held(client, clients), self._setup.threshold
-            if held < least:
-                raise self._abandoned(
-                    f"{held} holders of client {client}'s secrets {what}, and {least} must"
-                )
+        needed, least = [*self.survivors, *self._lost()], self._setup.threshold
+        if found := beyond_reach(self._holders, needed, clients):
+            client, held = found
+            raise self._abandoned(
+                f"{held} holders of client {client}'s secrets {what}, and {least} must"
+            )
 
     def _abandoned(self, why: str) -> Refused:
         return Refused(f"round {self._setup.number} is abandoned at {self.stage}: {why}")

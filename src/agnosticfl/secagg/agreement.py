@@ -20,8 +20,8 @@ class Agreement(NamedTuple):
     run: bytes  # a name of the run that no other has
     roster: Sequence[bytes]  # registered Ed25519 keys; a client is known by its place in it
     fewest: int = 3  # clients in a sum
-    dishonest: float = 0.05  # share of a cohort that may work for the server
-    dropout: float = 0.1  # share of a cohort that is lost in a round of many clients
+    dishonest: int = 1  # so many of a cohort may work for the server, or 5 % if that is more
+    dropout: float = 0.1  # server: share of a cohort that it does not wait for
 
 
 class Member(NamedTuple):
@@ -42,9 +42,9 @@ def check_agreement(agreement: Agreement) -> Agreement:
         FEWEST <= fewest <= len(roster) <= MOST_CLIENTS,
         f"fewest clients is {fewest}; it must be from {FEWEST} to the {len(roster)} of the roster",
     )
-    for name in ("dishonest", "dropout"):
-        value = getattr(agreement, name)
-        check(0 <= value < 0.5, f"{name} is {value}; it must be at least 0 and below 0.5")
+    dishonest, dropout = agreement.dishonest, agreement.dropout
+    check(dishonest >= 0, f"dishonest is {dishonest}; it must be a number of clients, 0 or more")
+    check(0 <= dropout < 1 / 3, f"dropout is {dropout}; it must be at least 0 and below a third")
     return agreement
 
 
@@ -60,9 +60,34 @@ def roster_digest(agreement: Agreement) -> bytes:
     return digest(b"roster", *agreement.roster)
 
 
+def reckoned_dishonest(agreement: Agreement, clients: int) -> int:
+    """B of a cohort."""
+    return graph.reckoned_dishonest(clients, agreement.dishonest)
+
+
 def plan_of(agreement: Agreement, clients: int) -> GraphPlan:
     """k and t of a cohort."""
-    return graph.plan(clients, agreement.dishonest, agreement.dropout)
+    return graph.plan(clients, reckoned_dishonest(agreement, clients), agreement.dropout)
+
+
+def is_ring(setup: Setup) -> bool:
+    """Whether a round has more clients than neighbours of each."""
+    return setup.neighbours < len(setup.cohort) - 1
+
+
+def in_words(clients: int, dishonest: int, dropout: float) -> str:
+    """What rounds of so many clients can bear, for those who set up a federation."""
+    reckoned = graph.reckoned_dishonest(clients, dishonest)
+    plan = graph.plan(clients, reckoned, dropout)
+    check(
+        graph.tolerates(clients, plan, reckoned),
+        f"dishonest is {dishonest}; no secure round of {clients} clients bears so many",
+    )
+    lost = graph.may_drop(clients, plan)
+    return (
+        f"secure rounds of {clients} clients: {lost or 'none'} may drop out, wherever they stand,"
+        f" and {reckoned} may work for the server"
+    )
 
 
 def digest_of(setup: Setup) -> bytes:
@@ -70,10 +95,10 @@ def digest_of(setup: Setup) -> bytes:
     return digest(b"round", pack(setup))
 
 
-def graph_of(setup: Setup) -> Graph:
-    """The neighbours of a round."""
+def graph_of(setup: Setup, ring: bytes) -> Graph:
+    """The neighbours of a round whose ring was drawn."""
     plan = GraphPlan(setup.neighbours, setup.threshold)
-    return graph.graph(digest_of(setup), setup.cohort, plan)
+    return graph.graph(ring, setup.cohort, plan)
 
 
 def rings_of(setup: Setup) -> Rings:

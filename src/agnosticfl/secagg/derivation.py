@@ -52,6 +52,6 @@ def signed_keys(keys: Keys) -> bytes:
     return digest(b"keys", pack(keys._replace(signature=b"")))
 
 
-def signed_survivors(round: bytes, alive: Sequence[int]) -> bytes:
-    """What a client signs of a list of survivors."""
-    return digest(b"survivors", round, *(client.to_bytes(4, "big") for client in alive))
+def signed_survivors(round: bytes, ring: bytes, alive: Sequence[int]) -> bytes:
+    """What a client signs of a list of survivors: also on which ring it saw them."""
+    return digest(b"survivors", round, ring, *(client.to_bytes(4, "big") for client in alive))

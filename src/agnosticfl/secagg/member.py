@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client's side of a secure round: `answer(member, state, request) -> (state, reply)`.
 
-    Setup      -> Keys        two public keys for this round, signed
+    Draw       -> Drawn       a commitment to a number, where the clients stand on a ring
+    Setup      -> Keys        two public keys for this round and that number, signed
     Peers      -> Shares      a share of both secrets for every neighbour, in boxes
     Boxes      -> Masked      the vector under its own mask and one for each neighbour
     Survivors  -> Confirmed   the list of those who sent a vector, signed
     Unmask     -> Revealed    the seed of its own mask, and a share of each neighbour's: of the
                               same seed if it survived, else of its key for the masks of pairs
 
-A client takes nobody's word for what it can check, and answers each request once. Keep the new
-state before the reply leaves: a client that forgets what it answered could answer twice.
+A client takes nobody's word for what it can check, answers each request once, and helps to open one
+sum of a round of the algorithm, however often it is tried. Keep the new state before the reply
+leaves: a client that forgets what it answered could answer twice.
 """
 
 import contextlib
@@ -20,21 +22,26 @@ import msgpack
 import numpy as np
 
 from agnosticfl.secagg import derivation as keys
+from agnosticfl.secagg import draw as draws
 from agnosticfl.secagg import primitives, rings
 from agnosticfl.secagg.agreement import (
     Member,
     digest_of,
     graph_of,
-    plan_of,
+    is_ring,
+    reckoned_dishonest,
     rings_of,
     roster_digest,
 )
-from agnosticfl.secagg.graph import GraphPlan, holders_of, neighbours
+from agnosticfl.secagg.graph import GraphPlan, holders_of, neighbours, quorum, tolerates
 from agnosticfl.secagg.messages import (
     Boxes,
     Confirmed,
+    Draw,
+    Drawn,
     Keys,
     Masked,
+    Over,
     Peers,
     Refused,
     Revealed,
@@ -48,11 +55,11 @@ from agnosticfl.secagg.messages import (
 )
 from agnosticfl.secagg.primitives import KEY, SEED, CryptoError, random_bytes
 
-Request = TypeVar("Request", Keys, Peers, Boxes, Survivors, Unmask)
+Request = TypeVar("Request", Boxes, Survivors, Unmask)
 
 
 class State(NamedTuple):
-    """What a client remembers within a round, and of a round that is over its number alone."""
+    """What a client remembers within a round; what it keeps of one that is over, `forget` says."""
 
     waiting_for: str  # kind of the next request; "Setup" once the round is over
     number: int  # of the round
@@ -63,6 +70,9 @@ class State(NamedTuple):
     peers: Mapping[int, tuple[bytes, bytes]] = {}  # client -> its box key and mask key
     shares: Mapping[int, bytes] = {}  # client -> shares of its own seed and of its mask seed
     survivors: Sequence[int] = ()
+    opened: Mapping[bytes, int] = {}  # run -> the last t whose sum it helped to open
+    draw: bytes = b""  # its number for the ring, until it is told
+    ring: bytes = b""  # the seed of the ring
 
 
 IDLE = State("Setup", 0)
@@ -73,6 +83,7 @@ class Round(NamedTuple):
 
     setup: Setup
     name: bytes
+    ring: bytes
     neighbours: Sequence[int]
     holders: Sequence[int]  # of this client's secrets
 
@@ -91,14 +102,18 @@ def answer(
       sent: digest of what this client was given to work on: that of the round, or it refuses.
     """
     kind = kind_of(request)
+    if kind == "Draw":
+        return _draw(member, state, parse(request, Draw))
     if kind == "Setup":
         return _advertise(member, state, parse(request, Setup))
+    if kind == "Over":
+        return _end(state, parse(request, Over))
     over = state.waiting_for == "Setup"
     _need(not over, f"{kind} came, but this client has answered all of round {state.number}")
     _need(kind == state.waiting_for, f"{kind} came while waiting for {state.waiting_for}")
-    round = _round(member, state)
     if kind == "Peers":
-        return _share(member, state, round, _parse(request, Peers, round))
+        return _share(member, state, parse(request, Peers))
+    round = _round(member, state)
     if kind == "Boxes":
         # A server that sends one client something else could find its vector in the sum.
         same = sent == round.setup.sent
@@ -107,6 +122,11 @@ def answer(
     if kind == "Survivors":
         return _confirm(member, state, round, _parse(request, Survivors, round))
     return _reveal(member, state, round, _parse(request, Unmask, round))
+
+
+def forget(state: State) -> State:
+    """What is left of a round that is over or given up: that it was, and no secret of it."""
+    return State("Setup", state.number, opened=state.opened)
 
 
 def dump(state: State) -> bytes:
@@ -118,21 +138,44 @@ def dump(state: State) -> bytes:
 def load(data: bytes) -> State:
     """The inverse of `dump`."""
     state = State(*msgpack.unpackb(data, use_list=False))
-    return state._replace(peers=dict(state.peers), shares=dict(state.shares))
+    return state._replace(
+        peers=dict(state.peers), shares=dict(state.shares), opened=dict(state.opened)
+    )
+
+
+def _draw(member: Member, state: State, asked: Draw) -> tuple[State, bytes]:
+    _need(asked.run == member.agreement.run, "the round is of another run")
+    _need(asked.number > state.number, f"round {asked.number} is not after round {state.number}")
+    number, name = random_bytes(KEY), draws.draw_name(asked.run, asked.number)
+    state = State("Setup", asked.number, opened=state.opened, draw=number)
+    drawn = draws.commitment(number, name, member.place)
+    return state, pack(Drawn(name, member.place, drawn))
+
+
+def _end(state: State, over: Over) -> tuple[State, bytes]:
+    _need(over.number == state.number, f"round {over.number} is not the one this client is in")
+    return forget(state), pack(over)
 
 
 def _advertise(member: Member, state: State, setup: Setup) -> tuple[State, bytes]:
     agreement, me, cohort = member.agreement, member.place, setup.cohort
     _need(setup.run == agreement.run, "the round is of another run")
-    _need(setup.number > state.number, f"round {setup.number} is not after round {state.number}")
+    drew = state.draw != b"" and setup.number == state.number
+    after = setup.number > state.number or drew
+    _need(after, f"round {setup.number} is not after round {state.number}")
+    last = state.opened.get(setup.run, 0)
+    _need(setup.t > last, f"this client helped to open the sum of round {last} already")
     _need(setup.roster == roster_digest(agreement), "the roster changed")
     known = max(cohort, default=0) < len(agreement.roster)
     _need(known, "the cohort holds clients that are not registered")
     _need(me in cohort, "this client is not in the cohort")
     fewest = agreement.fewest
     _need(len(cohort) >= fewest, f"the cohort has {len(cohort)} clients, fewer than {fewest}")
-    asked, plan = GraphPlan(setup.neighbours, setup.threshold), plan_of(agreement, len(cohort))
-    _need(asked == plan, f"the server's {asked} is not the {plan} of the federation")
+    plan, n = GraphPlan(setup.neighbours, setup.threshold), len(cohort)
+    liars = reckoned_dishonest(agreement, n)
+    bears = tolerates(n, plan, liars)
+    _need(bears, f"{plan} does not bear {liars} dishonest of {n} clients")
+    _need(set(setup.draws) == (set(cohort) if is_ring(setup) else set()), "the draw is not of all")
     _need(setup.short <= setup.length, f"{setup.short} of {setup.length} numbers are short")
     name = digest_of(setup)
     box_private, mask_seed, own_seed = random_bytes(KEY), random_bytes(SEED), random_bytes(SEED)
@@ -142,24 +185,28 @@ def _advertise(member: Member, state: State, setup: Setup) -> tuple[State, bytes
         box_key=primitives.public_key(box_private),
         mask_key=primitives.public_key(keys.private_key(mask_seed, name)),
         commitment=keys.commitment(own_seed, name, me),
+        draw=state.draw if drew and is_ring(setup) else b"",
         signature=b"",
     )
+    if is_ring(setup):
+        draws.check_number(setup, unsigned)
     signature = member.signing_key.sign(keys.signed_keys(unsigned))
-    state = State("Peers", setup.number, pack(setup), box_private, mask_seed, own_seed)
+    state = State(
+        "Peers", setup.number, pack(setup), box_private, mask_seed, own_seed, opened=state.opened
+    )
     return state, pack(unsigned._replace(signature=signature))
 
 
-def _share(member: Member, state: State, round: Round, message: Peers) -> tuple[State, bytes]:
-    me, setup = member.place, round.setup
-    peers: dict[int, tuple[bytes, bytes]] = {}
-    for entry in message.keys:
-        peer = _parse(entry, Keys, round)
-        _need(peer.sender in round.neighbours, f"client {peer.sender} is not a neighbour")
-        _need(peer.sender not in peers, f"client {peer.sender} is listed twice")
-        with _refusing(f"keys of client {peer.sender}"):
-            verify_key = member.agreement.roster[peer.sender]
-            primitives.check_signature(verify_key, peer.signature, keys.signed_keys(peer))
-        peers[peer.sender] = (peer.box_key, peer.mask_key)
+def _share(member: Member, state: State, message: Peers) -> tuple[State, bytes]:
+    setup = parse(state.setup, Setup)
+    name, me = digest_of(setup), member.place
+    _need(message.round == name, "Peers is of another round")
+    state = state._replace(ring=_ring(member, setup, name, message.drawn))
+    round = _round(member, state)
+    peers = {
+        peer: (sent.box_key, sent.mask_key)
+        for peer, sent in _signed(member, name, message.keys, round.neighbours, "a neighbour")
+    }
     _need_holders(round, {*peers, me}, "sent keys")
     own, mask = (
         primitives.split(seed, setup.threshold, len(round.holders))
@@ -174,6 +221,34 @@ def _share(member: Member, state: State, round: Round, message: Peers) -> tuple[
         boxes[peer] = primitives.seal(key, shares[peer], context)
     state = state._replace(waiting_for="Boxes", peers=peers)
     return state, pack(Shares(round.name, me, boxes))
+
+
+def _ring(member: Member, setup: Setup, name: bytes, drawn: Sequence[bytes]) -> bytes:
+    """The seed of the ring, from numbers that were all committed to before one was told."""
+    if not is_ring(setup):
+        return b""
+    committee = draws.committee(name, setup.cohort)
+    told = dict(_signed(member, name, drawn, committee, "of the draw"))
+    for sent in told.values():
+        draws.check_number(setup, sent)
+    return draws.ring_of(name, told)
+
+
+def _signed(
+    member: Member, name: bytes, entries: Sequence[bytes], of: Collection[int], what: str
+) -> Generator[tuple[int, Keys]]:
+    """Clients' keys, each of another one of those who may send them, and signed by it."""
+    seen: set[int] = set()
+    for entry in entries:
+        sent = parse(entry, Keys)
+        _need(sent.round == name, "Keys is of another round")
+        _need(sent.sender in of, f"client {sent.sender} is not {what}")
+        _need(sent.sender not in seen, f"client {sent.sender} is listed twice")
+        with _refusing(f"keys of client {sent.sender}"):
+            verify_key = member.agreement.roster[sent.sender]
+            primitives.check_signature(verify_key, sent.signature, keys.signed_keys(sent))
+        seen.add(sent.sender)
+        yield sent.sender, sent
 
 
 def _mask(
@@ -215,7 +290,7 @@ def _confirm(member: Member, state: State, round: Round, message: Survivors) -> 
     _need(not silent, f"survivor {min(silent, default=0)} sent this client no shares")
     _need(len(alive) >= fewest, f"there are {len(alive)} survivors, fewer than {fewest}")
     _need_holders(round, alive, "survived")
-    signature = member.signing_key.sign(keys.signed_survivors(round.name, alive))
+    signature = member.signing_key.sign(keys.signed_survivors(round.name, round.ring, alive))
     state = state._replace(waiting_for="Unmask", survivors=alive)
     return state, pack(Confirmed(round.name, member.place, signature))
 
@@ -226,9 +301,13 @@ def _reveal(member: Member, state: State, round: Round, message: Unmask) -> tupl
     _need(not both, f"client {min(both, default=0)} is listed both alive and dead")
     _need(not changed, f"client {min(changed, default=0)} is not what the survivors' list said")
     _need(dead == known - alive, "the dead are not the neighbours that did not survive")
-    _need(set(message.signatures) <= set(round.holders), "a signature is not of a neighbour")
-    _need_holders(round, {*message.signatures, member.place}, "signed the list of survivors")
-    signed = keys.signed_survivors(round.name, state.survivors)
+    signers, of = {*message.signatures, member.place}, len(round.setup.cohort)
+    _need(signers <= set(state.survivors), "a signature is not of a survivor")
+    _need_holders(round, signers, "signed the list of survivors")
+    # So many that no two lists can have as many: all who unmask have seen the same one.
+    least = quorum(of)
+    _need(len(signers) >= least, f"{len(signers)} of {of} signed the list, and {least} must")
+    signed = keys.signed_survivors(round.name, round.ring, state.survivors)
     for client, signature in message.signatures.items():
         with _refusing(f"list of survivors of client {client}"):
             primitives.check_signature(member.agreement.roster[client], signature, signed)
@@ -239,13 +318,14 @@ def _reveal(member: Member, state: State, round: Round, message: Unmask) -> tupl
         alive={client: state.shares[client][:SEED] for client in message.alive},
         dead={client: state.shares[client][SEED:] for client in message.dead},
     )
-    return State("Setup", state.number), pack(reply)
+    opened = {**state.opened, round.setup.run: round.setup.t}
+    return forget(state._replace(opened=opened)), pack(reply)
 
 
 def _round(member: Member, state: State) -> Round:
     setup = parse(state.setup, Setup)
-    own = neighbours(graph_of(setup), member.place)
-    return Round(setup, digest_of(setup), own, holders_of(member.place, own))
+    own = neighbours(graph_of(setup, state.ring), member.place)
+    return Round(setup, digest_of(setup), state.ring, own, holders_of(member.place, own))
 
 
 def _parse(data: bytes, kind: type[Request], round: Round) -> Request:

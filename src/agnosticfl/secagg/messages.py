@@ -13,7 +13,7 @@ import msgpack
 
 from agnosticfl.secagg.primitives import KEY, NONCE, SEED, SIGNATURE, TAG
 
-VERSION = 1
+VERSION = 2
 BOX = NONCE + 2 * SEED + TAG  # two shares in a box
 MOST_CLIENTS = 2**20
 MOST_NUMBERS = 2**30  # of a vector
@@ -26,11 +26,27 @@ class Refused(Exception):
     """What was asked or sent is against the protocol; the one line says how."""
 
 
+class Draw(NamedTuple):
+    """Server to clients, first where they stand on a ring: asks for a part in its order."""
+
+    run: bytes
+    number: int  # of the round
+
+
+class Drawn(NamedTuple):
+    """Client to all: a commitment to the number that it will add to the draw."""
+
+    round: bytes  # digest of the `Draw`
+    sender: int
+    commitment: bytes
+
+
 class Setup(NamedTuple):
-    """Server to clients, first: what the round is. Its digest names the round from here on."""
+    """Server to clients: what the round is. Its digest names the round from here on."""
 
     run: bytes
     number: int  # of the round; never used twice in a run
+    t: int  # round of the algorithm, of which a client opens one sum only
     roster: bytes  # digest of the registered keys
     cohort: Sequence[int]  # places in the roster
     neighbours: int  # k
@@ -39,6 +55,7 @@ class Setup(NamedTuple):
     short: int = 0  # so many of them, the first, are modulo 2^bits (see `rings`)
     bits: int = 32
     sent: bytes = b""  # digest of what all clients are given to work on
+    draws: Mapping[int, bytes] = {}  # on a ring: all clients' commitments
 
 
 class Keys(NamedTuple):
@@ -49,6 +66,7 @@ class Keys(NamedTuple):
     box_key: bytes  # for the boxes with shares
     mask_key: bytes  # for the masks that pairs of neighbours share
     commitment: bytes  # to the seed of its own mask
+    draw: bytes  # on a ring: what it committed to before
     signature: bytes
 
 
@@ -57,6 +75,7 @@ class Peers(NamedTuple):
 
     round: bytes
     keys: Sequence[bytes]  # of each, its `Keys`
+    drawn: Sequence[bytes] = ()  # the `Keys` of those whose numbers make the ring
 
 
 class Shares(NamedTuple):
@@ -104,6 +123,12 @@ class Unmask(NamedTuple):
     alive: Sequence[int]  # the seed of the own mask
     dead: Sequence[int]  # the seed of the key of the pairs' masks
     signatures: Mapping[int, bytes]  # under the list of survivors, by client
+
+
+class Over(NamedTuple):
+    """Server to client: the round is abandoned; the client says the same when it has forgotten."""
+
+    number: int  # of the round
 
 
 class Revealed(NamedTuple):
@@ -220,8 +245,12 @@ _client = _number(0, MOST_CLIENTS - 1)
 _round = _exactly(KEY)
 
 READERS: dict[str, tuple[Field, ...]] = {
+    "Draw": (_bytes(1, 64), _number(1, 2**63 - 1)),
+    "Drawn": (_round, _client, _exactly(KEY)),
+    "Over": (_number(1, 2**63 - 1),),
     "Setup": (
         _bytes(1, 64),
+        _number(1, 2**63 - 1),
         _number(1, 2**63 - 1),
         _exactly(KEY),
         _places,
@@ -231,9 +260,18 @@ READERS: dict[str, tuple[Field, ...]] = {
         _number(0, MOST_NUMBERS),
         _number(1, 32),
         _bytes(0, KEY),
+        _by_client(_exactly(KEY)),
     ),
-    "Keys": (_round, _client, _exactly(KEY), _exactly(KEY), _exactly(KEY), _exactly(SIGNATURE)),
-    "Peers": (_round, _list_of(_bytes(0, 1000))),
+    "Keys": (
+        _round,
+        _client,
+        _exactly(KEY),
+        _exactly(KEY),
+        _exactly(KEY),
+        _bytes(0, KEY),
+        _exactly(SIGNATURE),
+    ),
+    "Peers": (_round, _list_of(_bytes(0, 1000)), _list_of(_bytes(0, 1000))),
     "Shares": (_round, _client, _by_client(_exactly(BOX))),
     "Boxes": (_round, _by_client(_exactly(BOX))),
     "Masked": (_round, _client, _bytes(1, 4 * MOST_NUMBERS)),

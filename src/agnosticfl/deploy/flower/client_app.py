@@ -82,7 +82,9 @@ def client_app(
         del message
         task = read_task(Path(folder))
         own = own_member(task.config, context.node_config)
-        return declined(context, node_data(task, context).data.num_examples) or introduction(own)
+        memory = Path(str(context.node_config["memory"]))
+        declines = declined(context, node_data(task, context).data.num_examples)
+        return declines or introduction(own, memory)
 
     def step(
         message: Message, context: Context, work: Callable[[], dict[str, np.ndarray]] | None = None

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from agnosticfl.deploy.flower.records import DECLINED, ROUND
 from agnosticfl.deploy.task import NO_PROGRESS
 from agnosticfl.errors import check
+from agnosticfl.secagg.graph import waited_for
 
 T = TypeVar("T")
 
@@ -31,11 +32,20 @@ class RoundPolicy(NamedTuple):
 
     clients: int  # c: a round ends when so many have reported
     minimum: int  # fewer reports by the deadline, and the round is abandoned and tried again
-    over_selection: float = 1.3  # this many times c clients are asked
+    over_selection: float = 1.3  # this many times c clients are asked (secure: `enough_vectors`)
     deadline: float = 600.0  # seconds for a client's work
     step: float = 60.0  # seconds for each of the other steps of a secure round
     wait: float = 300.0  # seconds to wait for enough clients to be connected
     attempts: int = 5  # at one round, before the run ends as failed
+
+
+def enough_vectors(policy: RoundPolicy, cohort: int, dropout: float) -> int:
+    """For how many masked vectors of a cohort a secure round waits at most.
+
+    Over-selection makes cohorts larger than c, and who is not waited for is lost like one that
+    died: no more of them than the neighbours were planned for.
+    """
+    return max(policy.clients, waited_for(cohort, dropout))
 
 
 class NoProgress(RuntimeError):

@@ -6,9 +6,10 @@ lies in a file, which is on the disc before the answer leaves: a client that was
 does not answer twice.
 """
 
+import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from agnosticfl.deploy import wire
 from agnosticfl.deploy.flower.records import ARRAYS, PLACE, REQUEST, SECURE, to_arrays
 from agnosticfl.deploy.keys import read_roster, read_signing_key
 from agnosticfl.errors import check
+from agnosticfl.files import sync
 from agnosticfl.runs.config import Config
 from agnosticfl.secagg import member as protocol
 from agnosticfl.secagg.agreement import Agreement, Member, member
@@ -30,19 +32,25 @@ def run_name(config: Config) -> bytes:
 
 
 def own_member(config: Config, node_config: Mapping[str, Any]) -> Member:
-    """This node's place in the federation: its own roster and smallest sum, no server's."""
+    """This node's place in the federation: its own roster, smallest sum and distrust."""
     for name in ("roster", "signing-key"):
         check(name in node_config, f"this node was started without its {name}")
     agreement = Agreement(
         run=run_name(config),
         roster=read_roster(Path(str(node_config["roster"]))),
         fewest=int(node_config.get("fewest", Agreement._field_defaults["fewest"])),
+        dishonest=int(node_config.get("dishonest", Agreement._field_defaults["dishonest"])),
     )
     return member(agreement, read_signing_key(Path(str(node_config["signing-key"]))))
 
 
-def introduction(own: Member) -> RecordDict:
-    """What a client says that joins: which of the registered keys is its own."""
+def introduction(own: Member, memory: Path) -> RecordDict:
+    """What a client says that joins: which of the registered keys is its own.
+
+    A round that it was in is over by that, whether it ended or not, and its secrets are forgotten.
+    """
+    with _alone(memory):
+        _remember(memory, protocol.dump(protocol.forget(_remembered(memory))))
     return RecordDict({SECURE: ConfigRecord({PLACE: own.place})})
 
 
@@ -68,16 +76,26 @@ def secure_answer(
     given = message.content.array_records.get(ARRAYS)
     sent = wire.digest(to_arrays(given)) if given is not None else b""
     check(isinstance(request, bytes), "the request of a secure round is not in bytes")
-    with memory.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one request at a time
-        state = protocol.load(memory.read_bytes()) if memory.exists() else protocol.IDLE
-        state, reply = protocol.answer(own, state, request, vector, sent)  # type: ignore[arg-type]
+    with _alone(memory):
+        state, reply = protocol.answer(own, _remembered(memory), request, vector, sent)  # type: ignore[arg-type]
         _remember(memory, protocol.dump(state))
     return RecordDict({SECURE: ConfigRecord({REQUEST: reply})})
 
 
+@contextlib.contextmanager
+def _alone(memory: Path) -> Generator[None]:
+    """One request at a time."""
+    with memory.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _remembered(memory: Path) -> protocol.State:
+    return protocol.load(memory.read_bytes()) if memory.exists() else protocol.IDLE
+
+
 def _remember(memory: Path, content: bytes) -> None:
-    """Replaces the file in one step; only its owner can read it."""
+    """Replaces the file in one step, safe from a power cut; only its owner can read it."""
     temporary = memory.with_suffix(".new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -85,3 +103,4 @@ def _remember(memory: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(memory)
+    sync(memory.parent)

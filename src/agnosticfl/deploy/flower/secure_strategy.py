@@ -6,7 +6,9 @@
     train          the masked vector, with the work of the round before it
 
 Who is lost in any of these steps is left out of the sum, or taken out of it, as long as enough are
-left; if not, the attempt is abandoned and the round tried again, with new keys.
+left; if not, the attempt is abandoned and the round tried again, with new keys. A client helps to
+open one sum of a round only, so a sum is kept as soon as it is open, and a round that is lost while
+it is being opened is given up: the model stays as it was.
 """
 
 import time
@@ -28,6 +30,7 @@ from agnosticfl.deploy.flower.federation import (
     Abandoned,
     Attempt,
     RoundPolicy,
+    enough_vectors,
     gather,
     request,
     select,
@@ -36,10 +39,12 @@ from agnosticfl.deploy.flower.federation import (
 from agnosticfl.deploy.flower.records import ARRAYS, PLACE, REQUEST, ROUND, SECURE, to_record
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
 from agnosticfl.errors import check
+from agnosticfl.files import write_bytes
 from agnosticfl.runs.config import Config
 from agnosticfl.secagg.aggregator import Server
-from agnosticfl.secagg.agreement import Agreement, check_agreement
+from agnosticfl.secagg.agreement import Agreement, check_agreement, in_words
 from agnosticfl.secagg.messages import Refused
+from agnosticfl.secagg.primitives import KEY, digest
 
 JOIN = f"{MessageType.QUERY}.join"
 STEP = f"{MessageType.QUERY}.secure"
@@ -66,6 +71,13 @@ class SecureStrategy(AgnosticStrategy):
         super().__init__(config, folder, policy, data, model)
         self.agreement = check_agreement(agreement)
         self._last = 0  # number of the last secure round
+        # Beside the run folder: if this process dies now, clients will not open this sum again.
+        self._kept = folder.with_name(f"{folder.name}.sum")
+
+    def summary(self) -> None:
+        super().summary()
+        agreement = self.agreement
+        LOG.info(in_words(self.policy.clients, agreement.dishonest, agreement.dropout))
 
     def attempt(self, grid: Grid, sent: Broadcast, attempt: Attempt) -> Any:
         """Σ_k over the clients that stay to the end, or `Abandoned`."""
@@ -73,27 +85,57 @@ class SecureStrategy(AgnosticStrategy):
         check(set(sizes) == {"int32"}, f"a secure sum is one of int32, and not of {sizes}")
         bits = self.channel.bits
         short = 0 if bits is None else jax.tree.leaves(self.message)[0].size
-        nodes = self._joined(grid, attempt)
         arrays = tree.named(sent)
+        total = self._kept_sum(attempt.round, wire.digest(arrays))
+        if total is None:
+            total = self._open(grid, arrays, attempt, sizes["int32"], short, bits or 32)
+        return wire.unpack({"int32": total.view(np.int32)}, self.message)
+
+    def _open(
+        self,
+        grid: Grid,
+        arrays: dict[str, np.ndarray],
+        attempt: Attempt,
+        length: int,
+        short: int,
+        bits: int,
+    ) -> np.ndarray:
+        """The sum of one secure round."""
+        nodes = self._joined(grid, attempt)
+        sent = wire.digest(arrays)
         # Never used twice, not even by a server that lost its memory.
         self._last = max(self._last + 1, time.time_ns() // 10**6)
+        server = Server(
+            self.agreement, self._last, list(nodes), length, short, bits, sent, attempt.round
+        )
         try:
-            server = Server(
-                self.agreement,
-                self._last,
-                list(nodes),
-                sizes["int32"],
-                short,
-                bits or 32,
-                wire.digest(arrays),
-            )
             while server.requests:
                 self._step(grid, server, nodes, arrays, attempt)
-        except Refused as error:
-            raise Abandoned(str(error)) from None
-        assert server.total is not None
-        LOG.info("round %d: secure sum of %d clients", attempt.round, len(server.survivors))
-        return wire.unpack({"int32": server.total.view(np.int32)}, self.message)
+        except (Refused, Abandoned) as error:
+            self._end(grid, server, nodes, attempt)
+            if not server.unmasked:
+                raise Abandoned(str(error)) from None
+            LOG.warning("round %d is given up, the model stays: %s", attempt.round, error)
+        else:
+            LOG.info("round %d: secure sum of %d clients", attempt.round, len(server.survivors))
+        total = np.zeros(length, "<u4") if server.total is None else server.total
+        write_bytes(self._kept, self._name(attempt.round, sent) + total.tobytes())
+        return total
+
+    def _kept_sum(self, t: int, sent: bytes) -> np.ndarray | None:
+        """The sum of round t, if it was opened before this process began."""
+        content = self._kept.read_bytes() if self._kept.exists() else b""
+        name = self._name(t, sent)
+        return np.frombuffer(content[KEY:], "<u4") if content[:KEY] == name else None
+
+    def _name(self, t: int, sent: bytes) -> bytes:
+        return digest(b"sum", self.agreement.run, t.to_bytes(8, "big"), sent)
+
+    def _end(self, grid: Grid, server: Server, nodes: dict[int, int], attempt: Attempt) -> None:
+        """Tells the clients of a round that is abandoned to forget its secrets."""
+        content = RecordDict({ROUND: stamp(attempt), SECURE: ConfigRecord({REQUEST: server.over})})
+        messages = [request(node, STEP, content, self.policy.step) for node in nodes.values()]
+        gather(grid, messages, attempt, seconds=self.policy.step)
 
     def _joined(self, grid: Grid, attempt: Attempt) -> dict[int, int]:
         """Place in the roster -> node, of those who want to take part."""
@@ -145,7 +187,9 @@ class SecureStrategy(AgnosticStrategy):
             messages,
             attempt,
             seconds=seconds,
-            enough=self.policy.clients if work else None,
+            enough=enough_vectors(self.policy, len(nodes), self.agreement.dropout)
+            if work
+            else None,
             refusal=_no_answer,
         )
         place_of = {node: place for place, node in nodes.items()}

@@ -89,7 +89,9 @@ def make_strategy(
     from agnosticfl.secagg.agreement import Agreement
 
     roster = read_roster(Path(str(options["roster"])))
-    agreement = Agreement(run_name(task.config), roster, fewest=policy.minimum)
+    agreement = Agreement(
+        run_name(task.config), roster, policy.minimum, int(options.get("dishonest", 1))
+    )
     return SecureStrategy(task.config, out, policy, data, agreement, model)
 
 
