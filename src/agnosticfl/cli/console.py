@@ -2,6 +2,7 @@
 """What a person at a terminal sees of a run, and how she stops it."""
 
 import contextlib
+import functools
 import signal
 import sys
 import time
@@ -80,7 +81,8 @@ def watch_search(cache: Path | None, should_stop: Callable[[], bool]) -> Generat
         def on_round(record: Record) -> None:
             progress.update(rounds, completed=record["round"], state=_state(record))
 
-        say = progress.console.print if console.is_terminal else messages
+        above = functools.partial(console.print, markup=False, highlight=False)  # the bars
+        say = above if console.is_terminal else messages
         yield Watch(on_trial, on_round, say, should_stop, tuner)
 
 
