@@ -15,7 +15,10 @@ import agnosticfl as afl
 PAGE = Path(__file__).with_name("api.md")
 
 SECTIONS = {
-    "Train": ("agnostic_fedavg", "fedavg", "fedavg_target", "drfa", "q_fedavg", "study"),
+    "Train": (
+        "agnostic_fedavg", "fedavg", "fedavg_target", "drfa", "q_fedavg", "study", "tune",
+        "tune_study",
+    ),
     "Data": ("from_arrays", "split_frame", "FederatedData", "Splits", "Source"),
     "Models": ("models", "from_functions", "from_nnx", "from_linen", "from_equinox", "Model"),
     "Metrics and evaluation": (

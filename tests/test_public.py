@@ -70,6 +70,8 @@ def test_public_names_are_these_and_no_others():
         "split_frame",
         "stratified_cohorts",
         "study",
+        "tune",
+        "tune_study",
         "uniform_cohorts",
         "weights",
         "worst_domain",

@@ -18,7 +18,7 @@ ROLES: dict[str, Any] = {"client": "patient", "domain": "hospital", "split": "pa
 FEATURES = 6  # age and whether it is missing, dose, three kinds
 
 
-def patients(rows: int = 120) -> pd.DataFrame:
+def patients(rows: int = 120) -> Any:
     """A table as people have it: a category, missing values, a class and a number to predict."""
     rng = np.random.default_rng(0)
     age, dose = rng.normal(60, 10, rows), rng.normal(size=rows)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 from msgspec import Meta
 
@@ -43,6 +44,11 @@ def halfway(share: Annotated[float, Meta(ge=0, le=1)] = 0.5) -> afl.WeightRule:
         return weights, weights
 
     return afl.WeightRule(lambda weights: weights, update)
+
+
+def careful_sgd(learning_rate: float) -> optax.GradientTransformation:
+    """An optimizer that looks at the number that its rate is."""
+    return optax.sgd(min(float(learning_rate), 1.0))
 
 
 def doubled() -> LossTransform:

@@ -177,6 +177,63 @@ def compare(
 
 
 @app.command()
+def tune(
+    task: Task,
+    algorithms: Annotated[
+        str | None,
+        typer.Option(help="Their names, with commas between them; by default fedavg,afa."),
+    ] = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=V1,V2,…",
+            help="What to search, and the first values; without values, those around the task's"
+            " own. By default client_optimizer.learning_rate; may be repeated.",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Of every setting, from 0 on.")] = 3,
+    looks: Annotated[
+        int, typer.Option(help="The last looks at held-out clients, of which the mean counts.")
+    ] = 5,
+    budget: Annotated[int, typer.Option(help="The most settings of each algorithm.")] = 12,
+    target: Target = None,
+    rounds: Rounds = None,
+    out: Out = None,
+    sets: Sets = None,
+    precision: Precision = None,
+    cache: Cache = True,
+) -> None:
+    """Search for rates, or other keys, on held-out clients; the same command goes on.
+
+    The grid grows until the best value is inside it, as far as the budget goes.
+    """
+    from agnosticfl.cli.console import print_search, stop_on_signals, watch_search
+    from agnosticfl.report.tuned import write_search
+    from agnosticfl.runs import tune as tuning
+    from agnosticfl.runs.axes import parse_keys
+    from agnosticfl.runs.cache import cache_folder
+
+    folder = out or Path("runs") / f"tune-{Path(task).stem}"
+    with stop_on_signals(go_on="the same command goes on") as should_stop:
+        with watch_search(cache_folder(cache), should_stop) as watch:
+            found = tuning.tune(
+                task,
+                folder,
+                algorithms=_names(algorithms, tuning.METHODS_BY_DEFAULT),
+                keys=parse_keys(keys) if keys else None,
+                seeds=seeds,
+                looks=looks,
+                budget=budget,
+                target=target,
+                rounds=rounds,
+                sets=_settings(sets, None, None, None, precision),
+                watch=watch,
+            )
+        write_search(found, folder, seeds, looks)
+        print_search(found, folder, seeds, looks)
+
+
+@app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
     out: Annotated[

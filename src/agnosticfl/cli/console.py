@@ -16,12 +16,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from agnosticfl.engines.helpers.tuning import stopwatch
 from agnosticfl.report import Comparison, short_help, tables, terminal
+from agnosticfl.report.tuned import search_table
 from agnosticfl.runs import processes
 from agnosticfl.runs.cache import remember_compilations
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.records import Record
 from agnosticfl.runs.resolve import title
 from agnosticfl.runs.run import Stopped, run
+from agnosticfl.runs.tune import Found, Watch, in_sentences
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal to draw a bar on
 
@@ -53,6 +55,43 @@ def watched_run(
     say = _nothing if silent else messages
     with watch(config, silent) as on_round:
         return run(config, folder, on_round=on_round, say=say, tuner=tuner, **options)
+
+
+@contextlib.contextmanager
+def watch_search(cache: Path | None, should_stop: Callable[[], bool]) -> Generator[Watch]:
+    """Shows the trials of a search and, within them, the rounds of the one that runs."""
+    remember_compilations(cache)
+    tuner = stopwatch(None if cache is None else cache / "lanes.json")
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn())
+    columns = (*columns, TimeRemainingColumn(), TextColumn("{task.fields[state]}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        trials = progress.add_task("trials", total=None, state="")
+        rounds = progress.add_task("rounds", total=None, state="")
+
+        def on_trial(config: Config, words: str, done: int, known: int) -> None:
+            name = f"{title(config)}, {words}, seed {config.seed}"
+            progress.update(trials, completed=done, total=known, state=name)
+            progress.reset(rounds, total=config.rounds, state="compiling")
+            if not console.is_terminal:
+                messages(f"trial {done + 1} of {known} so far: {name}")
+
+        def on_round(record: Record) -> None:
+            progress.update(rounds, completed=record["round"], state=_state(record))
+
+        say = progress.console.print if console.is_terminal else messages
+        yield Watch(on_trial, on_round, say, should_stop, tuner)
+
+
+def print_search(found: Sequence[Found], folder: Path, seeds: int, looks: int) -> None:
+    """A table for each method, what to make of it, and where the task is that has it."""
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for each in found:
+        console.print(terminal(search_table(each, seeds, looks), console.width))
+        for line in in_sentences(each, seeds):
+            console.print(line, soft_wrap=True, highlight=False)
+    where = folder / "tuned.toml"
+    console.print(f"the task with what was found: {where}", soft_wrap=True, highlight=False)
 
 
 def fail_if_diverged(summaries: Sequence[dict[str, Any]]) -> None:
@@ -108,8 +147,13 @@ def _state(record: Record) -> str:
 @contextlib.contextmanager
 def stop_on_signals(
     answer: str = "stopping after this round; its state will be saved",
+    go_on: str = "add --resume to the same command to go on",
 ) -> Generator[Callable[[], bool]]:
-    """Ctrl-C or SIGTERM asks the run to stop, and gets `answer`; a second one stops it at once."""
+    """Ctrl-C or SIGTERM asks the run to stop, and gets `answer`; a second one stops it at once.
+
+    Args:
+      go_on: what to do about a run that was stopped.
+    """
     asked = False
 
     def ask(number: int, _: FrameType | None) -> None:
@@ -122,7 +166,7 @@ def stop_on_signals(
     try:
         yield lambda: asked
     except Stopped as stopped:
-        messages(f"{stopped}; add --resume to the same command to go on")
+        messages(f"{stopped}; {go_on}")
         raise typer.Exit(130) from None
     finally:
         for number, handler in before.items():

@@ -24,7 +24,7 @@ from agnosticfl.core.random import server_key, step_key
 from agnosticfl.core.state import RoundInfo, ServerState, Window
 from agnosticfl.core.tree import PyTree
 from agnosticfl.core.weight_rule import DomainStats, WeightRule
-from agnosticfl.core.work import Batch, ClientWork
+from agnosticfl.core.work import Batch, ClientWork, local_start
 
 C = TypeVar("C")  # a cohort, as one engine lays it out
 
@@ -63,7 +63,8 @@ def one_exchange(
 
     def round(state: ServerState, cohort: C) -> tuple[ServerState, RoundInfo]:
         alpha = domain_scaling(state.domain_weights, state.window.mean)  # α = λ / mean_r N
-        encoded = sum_over_clients(Broadcast(state.params, alpha, state.channel_state), cohort)
+        sent = Broadcast(state.params, alpha, state.channel_state, state.client_rate)
+        encoded = sum_over_clients(sent, cohort)
         return server_half(state, alpha, encoded)
 
     @jax.jit  # a part of the compiled round, or compiled by itself where clients are not
@@ -163,6 +164,7 @@ def client(
     key: Array,
     loss_of: Callable[[Model, Params, Batch, int], Array] | None = None,
     step: Callable[..., tuple[Params, PyTree]] | None = None,
+    rate: Array | None = None,
 ) -> ClientSum:
     """Procedure CLIENT(k, w, α), one batch after another.
 
@@ -170,12 +172,13 @@ def client(
       examples: S_k, all of the client's examples.
       batches: the same, shuffled and split into batches of size B.
       loss_of, step: `domain_loss` and `local_step`, if they come compiled.
+      rate: γ_w, if it was sent; see `local_start`.
     """
     loss_of, step, p = loss_of or domain_loss, step or local_step, work.num_domains
     count = domain_count(examples, p)  # N^k
     loss = loss_of(work.model, params, examples, p)  # L^k
     beta = client_weight(alpha, count)  # β^k
-    trained, opt_state = params, work.optimizer.init(params)
+    trained, opt_state = local_start(work, params, rate)
     every = itertools.product(range(work.epochs), range(len(batches)))
     for epoch, number in itertools.islice(every, work.local_steps):
         own = step_key(key, epoch, number)

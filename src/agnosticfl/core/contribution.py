@@ -37,6 +37,7 @@ class Broadcast(NamedTuple):
     params: Params  # w_{t-1}
     alpha: Array  # [p] α_t
     channel_state: ChannelState = ()
+    client_rate: Array | None = None  # γ_w, where it is data; as the optimizer was built if None
 
 
 class SumOverClients(Protocol[Laid]):

@@ -95,16 +95,15 @@ def full_evaluator(
       clients: numbers of the clients whose examples are used (`some_clients`); default all.
     """
     check(batch_size >= 1, f"evaluation batch size is {batch_size}; it must be at least 1")
-    rows = range(data.num_examples) if clients is None else _rows_of(data, clients)
+    rows = range(data.num_examples) if clients is None else rows_of(data, clients)
     check(len(rows) > 0, "there is no example to evaluate on")
     by_example = len(rows) <= MOST_ITEMS or bool(model.exact)
     keeping = by_example and model.outputs in ("labels", "values")
-    step = jax.jit(lambda params, examples: _per_example(model, params, examples, keeping))
     readings = metric_readings(model, data)
 
     def run(params: Params) -> Evaluation:
         results = (
-            (part, step(params, _examples(data, part, batch_size)))
+            (part, _per_example(model, params, _examples(data, part, batch_size), keeping))
             for part in _batches(rows, batch_size)
         )
         measured = _measured(data, _one_ahead(results), by_example)
@@ -173,6 +172,7 @@ def worst_domain(
     return Worst(domain, loss, abs(known[domain] - known[best]), known[domain])
 
 
+@functools.partial(jax.jit, static_argnums=(0, 3))  # once for a model, whoever evaluates it
 def _per_example(
     model: Model, params: Params, examples: Examples, keeping: bool
 ) -> tuple[Mapping[str, Mean], tuple[Any, Any]]:
@@ -185,7 +185,8 @@ def _per_example(
     return {"loss": Mean(loss, jnp.ones_like(loss)), **metrics}, said or (None, None)
 
 
-def _rows_of(data: FederatedData, clients: np.ndarray) -> np.ndarray:
+def rows_of(data: FederatedData, clients: np.ndarray) -> np.ndarray:
+    """The numbers of these clients' examples."""
     ranges = [np.arange(int(data.offsets[k]), int(data.offsets[k + 1])) for k in clients]
     return np.concatenate([np.zeros(0, np.int64), *ranges])
 

@@ -35,6 +35,7 @@ class ServerState(NamedTuple):
     window: Window
     round: Array  # t, the number of rounds done
     channel_state: ChannelState = ()  # sent down with w and α
+    client_rate: Array | None = None  # γ_w where it is data, so that a search compiles once
 
 
 class RoundInfo(NamedTuple):

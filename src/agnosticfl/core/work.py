@@ -9,7 +9,8 @@ from jax import Array
 
 from agnosticfl.core.channel import PLAIN, Channel
 from agnosticfl.core.federated import FederatedData
-from agnosticfl.core.model import Examples, Model
+from agnosticfl.core.model import Examples, Model, Params
+from agnosticfl.core.tree import PyTree
 from agnosticfl.errors import check, choose
 
 
@@ -49,6 +50,20 @@ def check_work(work: ClientWork) -> ClientWork:
     limit = work.local_steps
     check(limit is None or limit >= 1, f"local steps is {limit}; it must be at least 1")
     return work
+
+
+def local_start(
+    work: ClientWork, params: Params, client_rate: Array | None
+) -> tuple[Params, PyTree]:
+    """Where a client begins: w_{t-1}, and its optimizer's first state.
+
+    Args:
+      client_rate: γ_w, if the optimizer keeps it in its state; as it was built if None.
+    """
+    state = work.optimizer.init(params)
+    if client_rate is not None:
+        state = optax.tree_utils.tree_set(state, learning_rate=client_rate)
+    return params, state
 
 
 def num_steps(work: ClientWork, size: Any) -> Any:

@@ -25,7 +25,7 @@ from agnosticfl.core.contribution import Broadcast, SumOverClients, Total
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.random import client_key, step_key
 from agnosticfl.core.sampling import Sampler
-from agnosticfl.core.work import ClientWork
+from agnosticfl.core.work import ClientWork, local_start
 from agnosticfl.engines.base import Blocks, Engine, as_it_is, compiled
 from agnosticfl.engines.helpers import feed, plan, shards
 from agnosticfl.engines.helpers.batches import LocalStep, batch_at, local_step_at
@@ -240,12 +240,12 @@ def train(
 ) -> Any:
     """The training pass: Σ_k over the clients of the cohort; `narrow` lanes at its end."""
     pool, cohort, layout = packed
-    params, alpha, _ = sent
+    params, alpha = sent.params, sent.alpha
     keys = jax.vmap(lambda k: client_key(cohort.seed, cohort.round, k))(cohort.clients)
     places = jax.vmap(jax.vmap(lambda k, n: local_step_at(work, cohort, k, n)))(
         layout.slot, layout.number
     )
-    start = (params, work.optimizer.init(params))
+    start = local_start(work, params, sent.client_rate)
     summing = as_one_sum if is_plain(work.channel) else client_by_client
     zero, add, finished = summing(work, sent, cohort, stats, keys)
 

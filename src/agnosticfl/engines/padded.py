@@ -27,7 +27,7 @@ from agnosticfl.core.model import Params
 from agnosticfl.core.random import client_key, example_order, step_key
 from agnosticfl.core.sampling import Sampler
 from agnosticfl.core.tree import PyTree
-from agnosticfl.core.work import Batch, ClientWork, num_steps, take
+from agnosticfl.core.work import Batch, ClientWork, local_start, num_steps, take
 from agnosticfl.engines.base import Engine, check_one_process
 from agnosticfl.registry import ENGINES
 
@@ -65,7 +65,8 @@ def padded_engine(
     def sum_over_clients(sent: Broadcast, cohort: PaddedCohort) -> Total:
         def one_client(batches: Batch, client: Array) -> PyTree:
             key = client_key(seed, cohort.round, client)
-            sums = client_in_one_scan(work, sent.params, sent.alpha, batches, key)
+            w, rate = sent.params, sent.client_rate
+            sums = client_in_one_scan(work, w, sent.alpha, batches, key, rate)
             return sent_by_client(work.channel, sent.channel_state, sums, key)
 
         sums = jax.vmap(one_client)(cohort.batches, cohort.clients)
@@ -75,7 +76,12 @@ def padded_engine(
 
 
 def client_in_one_scan(
-    work: ClientWork, params: Params, alpha: Array, batches: Batch, key: Array
+    work: ClientWork,
+    params: Params,
+    alpha: Array,
+    batches: Batch,
+    key: Array,
+    rate: Array | None = None,
 ) -> ClientSum:
     """`core.algorithm1.client` as one compiled loop, for stacked batches, [steps, B, …].
 
@@ -99,6 +105,6 @@ def client_in_one_scan(
         wanted = real & (number * jnp.sum(real) + steps < limit)
         return jax.lax.scan(step, carry, (batches, keys, wanted))[0], None
 
-    start = (params, work.optimizer.init(params))
+    start = local_start(work, params, rate)
     (trained, _), _ = jax.lax.scan(epoch, start, jnp.arange(work.epochs))
     return contribution(params, trained, beta, loss, count)

@@ -41,7 +41,8 @@ def reference_engine(
             for start in range(0, size, work.batch_size)
         ]
         key = client_key(seed, t, k)
-        own = client(work, sent.params, sent.alpha, batch_of(rows), batches, key, loss_of, step)
+        w, alpha, rate = sent.params, sent.alpha, sent.client_rate
+        own = client(work, w, alpha, batch_of(rows), batches, key, loss_of, step, rate)
         return sent_by_client(work.channel, sent.channel_state, own, key)
 
     def sum_over_clients(sent: Broadcast, cohort: Cohort) -> Total:

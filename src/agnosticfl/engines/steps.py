@@ -20,7 +20,7 @@ from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.model import Params
 from agnosticfl.core.random import client_key, step_key
 from agnosticfl.core.sampling import Sampler
-from agnosticfl.core.work import ClientWork
+from agnosticfl.core.work import ClientWork, local_start
 from agnosticfl.engines.base import Engine, as_it_is
 from agnosticfl.engines.helpers import feed, plan, shards
 from agnosticfl.engines.helpers.batches import batch_at, local_step_at
@@ -91,10 +91,10 @@ def steps_engine(
         return tree.add(total, sent_by_client(work.channel, sent.channel_state, more, key))
 
     def sum_over_clients(sent: Broadcast, fed: StepCohort) -> Total:
-        params, alpha, _ = sent
+        params, alpha = sent.params, sent.alpha
         pool, cohort, loss_batches, local_steps = fed
         stats = finish(alpha, measure(params, pool, cohort, loss_batches), cohort)
-        start = (params, work.optimizer.init(params))
+        start = local_start(work, params, sent.client_rate)
         total = summand_zeros(work.channel, shapes)
         for slot, steps in enumerate(local_steps):
             trained = start

@@ -103,7 +103,8 @@ def training_round(
         alpha = domain_scaling(state.domain_weights, state.window.mean)
         until = jax.random.randint(server_key(parts.seed, state.round + 1), (), 1, steps + 1)  # t'
         walk = Walk(w, w, until.astype(jnp.float32))
-        return server_half(state, alpha, sum_over_clients(Broadcast(walk, alpha), cohort))
+        sent = Broadcast(walk, alpha, client_rate=state.client_rate)
+        return server_half(state, alpha, sum_over_clients(sent, cohort))
 
     @jax.jit  # a part of the compiled round, or compiled by itself where clients are not
     def server_half(

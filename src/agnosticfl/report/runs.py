@@ -108,6 +108,11 @@ def load_runs(folders: Iterable[Path], which: str = "last") -> list[Run]:
         check(folder.is_dir(), f"{folder} is not a folder")
         places = [folder] if (folder / "config.json").exists() else sorted(folder.iterdir())
         found = [_load(place) for place in places if (place / "summary.json").exists()]
+        for run in found:
+            check(
+                "test" in run.summary,
+                f"{run.folder} is a trial of a search: test is not measured",
+            )
         check(bool(found), f"{folder} holds no finished run (no summary.json)")
         runs += found
     return [with_best(run) for run in runs] if which == "best" else runs

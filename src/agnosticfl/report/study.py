@@ -23,7 +23,7 @@ from agnosticfl.runs.resolve import GIVEN, NOT_OF_A_TASK, find_method, resolve
 from agnosticfl.runs.run import run
 
 
-def _task_keywords() -> list[inspect.Parameter]:
+def task_keywords() -> list[inspect.Parameter]:
     """The keys of a task, those that must be given first."""
     there = (*NOT_OF_A_TASK, "data", "model")
     keys = [option for option in config_keys().values() if option.name not in there]
@@ -39,7 +39,7 @@ def _task_keywords() -> list[inspect.Parameter]:
     ]
 
 
-@showing(_task_keywords())
+@showing(task_keywords())
 def study(
     model: Model,
     data: Splits,

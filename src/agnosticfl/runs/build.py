@@ -3,12 +3,13 @@
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import msgspec
 import numpy as np
+import optax
 
 from agnosticfl import weights
 from agnosticfl.channels.compression import compressed
@@ -42,6 +43,7 @@ class Built(NamedTuple):
     algorithm: Algorithm
     readings: Mapping[str, Reading]  # metric -> how it is read
     privacy: Privacy | None = None
+    judged_by: str = "test"  # the split by which the run is judged; a search never looks at test
 
 
 def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) -> Built:
@@ -56,20 +58,34 @@ def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) 
     return assemble(config, model, data, build_engine(config, lanes, tuner))
 
 
-def assemble(config: Config, model: Model, data: Splits, engine: EngineBuilder) -> Built:
-    """The same for a model, data and an engine that are there already."""
+def assemble(
+    config: Config,
+    model: Model,
+    data: Splits,
+    engine: EngineBuilder,
+    rates_in_state: Collection[str] = (),
+) -> Built:
+    """The same for a model, data and an engine that are there already.
+
+    Args:
+      rates_in_state: tables whose learning_rate is data of the server's state; see `runs.rates`.
+    """
     check_features(model, data, config.model["name"])
     readings = metric_readings(model, data.test)
     choose(config.metric, readings, f"metric of model {config.model['name']!r}")
     privacy = build_privacy(config, model, data)
+
+    def steps(key: str) -> optax.GradientTransformation:
+        return build_optimizer(getattr(config, key), key, key in rates_in_state)
+
     parts = Parts(
         model,
         data.train,
         clients_per_round=config.clients_per_round,
         batch_size=config.batch_size,
-        client_optimizer=build_optimizer(config.client_optimizer, "client_optimizer"),
-        server_optimizer=build_optimizer(config.server_optimizer, "server_optimizer"),
-        weight_rule=weights.from_table(config.weight_rule),
+        client_optimizer=steps("client_optimizer"),
+        server_optimizer=steps("server_optimizer"),
+        weight_rule=weights.from_table(config.weight_rule, "weight_rule" in rates_in_state),
         window_size=config.window_size,
         epochs=config.epochs,
         local_steps=config.local_steps,

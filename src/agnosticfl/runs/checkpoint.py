@@ -87,7 +87,9 @@ _FIELDS = {name: field for field, name in _NAMES.items()}
 
 
 def _by_name(state: ServerState) -> dict[str, Any]:
-    return {_NAMES.get(field, field): value for field, value in state._asdict().items()}
+    """Fields by their names in the files; one that a run does not use leaves no trace there."""
+    fields = state._asdict().items()
+    return {_NAMES.get(field, field): value for field, value in fields if value is not None}
 
 
 def _read(place: Path, like: ServerState) -> ServerState:

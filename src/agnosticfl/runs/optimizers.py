@@ -51,13 +51,32 @@ def check_optimizer(table: Mapping[str, Any], where: str) -> None:
     check_options(optimizer_options(str(name), where), own, f"{where} {name!r}")
 
 
-def build_optimizer(table: Mapping[str, Any], where: str) -> optax.GradientTransformation:
-    """The optimizer that a table names, after what changes the gradient before it."""
+def build_optimizer(
+    table: Mapping[str, Any], where: str, rate_in_state: bool = False
+) -> optax.GradientTransformation:
+    """The optimizer that a table names, after what changes the gradient before it.
+
+    Args:
+      rate_in_state: whether its rate is a part of its state: then it is data, and another one needs
+        no other program.
+    """
     check_optimizer(table, where)
     own, before = _divided(table, where)
     make = _maker(str(own.pop("name")), where)
+    steps = _rated(make, own) if rate_in_state else make(**own)
     first = [BEFORE_STEP[key](value) for key, value in before.items()]
-    return optax.chain(*first, make(**own)) if where == "client_optimizer" else make(**own)
+    return optax.chain(*first, steps) if where == "client_optimizer" else steps
+
+
+def _rated(
+    make: Callable[..., optax.GradientTransformation], options: Mapping[str, Any]
+) -> optax.GradientTransformation:
+    others = {key: value for key, value in options.items() if key != "learning_rate"}
+
+    def with_rate(learning_rate: Any) -> optax.GradientTransformation:
+        return make(learning_rate=learning_rate, **others)
+
+    return optax.inject_hyperparams(with_rate)(learning_rate=options["learning_rate"])
 
 
 def _divided(table: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -137,7 +137,7 @@ def _played_to_the_end(
         if summary["diverged"] is not None:
             say(f"warning: {summary['diverged']}")
         for sink in sinks:
-            sink(config.rounds, scalars({"test": summary["test"]}, domains))
+            sink(config.rounds, scalars({built.judged_by: summary[built.judged_by]}, domains))
     if first:
         write_json(out / "summary.json", summary)
     return summary
@@ -159,7 +159,7 @@ def _ended(built: Built, out: Path, state: ServerState) -> dict[str, Any]:
         summary["best"] = {**look._asdict(), **as_summary(results)}
     if built.privacy is not None:
         summary["privacy"] = dp.statement(built.privacy, state, built.config.rounds)
-    return {**summary, "diverged": divergence(summary, records)}
+    return {**summary, "diverged": divergence(summary, records, built.judged_by)}
 
 
 def _restored(out: Path, state: ServerState, say: Callable[[str], Any]) -> ServerState:

@@ -30,14 +30,14 @@ TOO_MUCH = 10.0  # times the worst loss of round 1: a model that ends so has lea
 
 
 def measured(built: Built, params: Params) -> dict[str, Evaluation]:
-    """What a model is worth on all the clients that it was not trained on, by split."""
+    """What a model is worth on all clients that it was not trained on and may look at, by split."""
     config = built.config
     return {
         split: full_evaluator(
             built.model, data, config.evaluation_batch_size, spread=config.client_spread
         )(params)
         for split, data in _splits(built).items()
-        if split != "train"
+        if split in {"heldout", built.judged_by}
     }
 
 
@@ -59,7 +59,7 @@ def summarise(
     """What came out of a run whose last model had these results."""
     config = built.config
     higher = built.readings[config.metric].higher_is_better
-    worst = worst_domain(results["test"].domains, config.metric, higher)
+    worst = worst_domain(results[built.judged_by].domains, config.metric, higher)
     last = records[-1]
     return {
         "task": config.task,
@@ -76,7 +76,7 @@ def summarise(
             for split, data in _splits(built).items()
         },
         "clients_with": {"test": _clients_with(built.data.test)},
-        **_classes(built, results["test"].measured),
+        **(_classes(built, results["test"].measured) if "test" in results else {}),
         "worst_domain": worst.domain,
         "gap": worst.gap,
         "clients_left_out": sum(r["left_out"] for r in records),
@@ -144,19 +144,21 @@ def _environment() -> dict[str, Any]:
     }
 
 
-def divergence(summary: dict[str, Any], records: list[dict[str, Any]]) -> str | None:
+def divergence(
+    summary: dict[str, Any], records: list[dict[str, Any]], split: str = "test"
+) -> str | None:
     """One line about a run whose loss exploded, or whose model was left as it was; or None."""
     first = [loss for loss in records[0]["loss"] if loss is not None]
     last = {
         domain: math.inf if values["loss"] is None else values["loss"]
-        for domain, values in summary["test"].items()
-        if summary["examples"]["test"][domain] > 0
+        for domain, values in summary[split].items()
+        if summary["examples"][split][domain] > 0
     }
     domain = max(last, key=lambda name: last[name])
     if first and not last[domain] <= TOO_MUCH * max(abs(max(first)), 1e-3):
         return (
-            f"the run diverged: the test loss of {domain!r} ended at {last[domain]:.3g}, where the"
-            f" worst training loss began at {max(first):.3g}; try a smaller learning rate"
+            f"the run diverged: the {split} loss of {domain!r} ended at {last[domain]:.3g}, where"
+            f" the worst training loss began at {max(first):.3g}; try a smaller learning rate"
         )
     idle = sum(not record["step_taken"] for record in records)
     if idle > len(records) / 2:

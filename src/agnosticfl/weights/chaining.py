@@ -4,6 +4,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+import jax.numpy as jnp
 from jax import Array
 
 from agnosticfl.core.tree import PyTree
@@ -69,10 +70,21 @@ def chain(*parts: Part) -> WeightRule:
     return WeightRule(init, update, placed, rule.follows_losses)
 
 
-def from_table(table: Mapping[str, Any]) -> WeightRule:
+class Rated(NamedTuple):
+    """The state of a rule whose rate is data."""
+
+    learning_rate: Array  # γ_λ
+    own: RuleState  # of the rule
+
+
+def from_table(table: Mapping[str, Any], rate_in_state: bool = False) -> WeightRule:
     """The rule that a task's `[weight_rule]` names, in a chain with its `before` and `after`.
 
     Both are lists of names, or of tables with a name and options.
+
+    Args:
+      rate_in_state: whether the rule's learning_rate is a part of its state (`Rated`): then it is
+        data, and another one needs no other program.
     """
     check_table(table)
     rule, before, after = _parts(table)
@@ -83,8 +95,29 @@ def from_table(table: Mapping[str, Any]) -> WeightRule:
             ("after", WEIGHT_TRANSFORMS, after),
         )
     ]
-    built = WEIGHT_RULES.build(rule, "weight_rule")
+    built = _rated(rule) if rate_in_state else WEIGHT_RULES.build(rule, "weight_rule")
     return chain(*transforms[0], built, *transforms[1]) if before or after else built
+
+
+def _rated(table: Mapping[str, Any]) -> WeightRule:
+    make = WEIGHT_RULES.get(table["name"])
+    options = {key: value for key, value in table.items() if key != "name"}
+    first: WeightRule = make(**options)
+
+    def of(state: Rated) -> WeightRule:
+        return make(**{**options, "learning_rate": state.learning_rate})
+
+    def init(weights: Array) -> Rated:
+        return Rated(jnp.float32(options["learning_rate"]), first.init(weights))
+
+    def update(state: Rated, stats: DomainStats) -> tuple[Array, Rated]:
+        weights, own = of(state).update(state.own, stats)
+        return weights, state._replace(own=own)
+
+    def placed(state: Rated, weights: Array) -> Rated:
+        return state._replace(own=of(state).placed(state.own, weights))
+
+    return WeightRule(init, update, placed, first.follows_losses)
 
 
 def check_table(table: Mapping[str, Any]) -> None:
