@@ -25,6 +25,7 @@ SECTIONS = {
         "evaluator", "full_evaluator", "worst_domain", "some_clients", "metric", "exact_metric",
         "Metric", "Mean",
     ),
+    "A model in use": ("export_run", "load", "TrainedModel"),
     "Rules for λ": (
         "weights", "exponentiated_gradient", "proportional", "fixed", "WeightRule", "DomainStats",
     ),

@@ -22,26 +22,6 @@ SOURCE = ROOT / "src" / "agnosticfl"
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
-def tutorial() -> str:
-    (code,) = PYTHON.findall((ROOT / "docs" / "tutorial.md").read_text())
-    return code
-
-
-def test_the_tutorial_is_short_and_runs(tmp_path: Path):
-    code = tutorial()
-    assert len(code.splitlines()) < 40
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    # The page says what is printed; the last digit may differ between machines.
-    page = (ROOT / "docs" / "tutorial.md").read_text()
-    (said,) = re.findall(r"```\n(fedavg .*?)```", page, re.DOTALL)
-    for one, other in zip(*(re.findall(r"[01]\.\d+", t) for t in (said, done.stdout)), strict=True):
-        assert abs(float(one) - float(other)) < 0.03
-    assert {"report.html", "table.md"} <= {path.name for path in (tmp_path / "visits").iterdir()}
-
-
 def test_every_line_of_the_algorithm_is_quoted_from_the_code():
     page = (ROOT / "docs" / "algorithm.md").read_text()
     code = {line.strip() for file in SOURCE.rglob("*.py") for line in file.read_text().splitlines()}
@@ -151,16 +131,12 @@ def test_a_model_of_one_s_own_is_trained_by_commands_and_from_python(library: st
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_and_does_what_the_tutorial_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     nbformat, nbclient = (pytest.importorskip(name) for name in ("nbformat", "nbclient"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     monkeypatch.chdir(tmp_path)
     notebook = nbformat.read(ROOT / "examples" / "own_data.ipynb", as_version=4)
-    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
-    for line in filter(None, tutorial().splitlines()):
-        assert line in code
     nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
     assert (tmp_path / "visits" / "report.html").exists()
     assert any("afa {'city':" in str(cell.get("outputs")) for cell in notebook.cells)
+    assert (tmp_path / "visits-model" / "README.md").exists()

@@ -79,9 +79,9 @@ def test_killed_and_interrupted_it_goes_on_to_the_same_table_and_task(tmp_path: 
     assert "Traceback" not in errors
     again = agnosticfl(*SEARCH, "--out", broken)
     assert again.returncode == 0, again.stderr
-    for name in ("table.md", "trials.json", "tuned.toml"):
+    for name in ("table.md", "trials.json", "synthetic-points.toml"):
         assert (broken / name).read_text() == (whole / name).read_text()
-    shown = agnosticfl("show", whole / "tuned.toml")
+    shown = agnosticfl("show", whole / "synthetic-points.toml")
     assert shown.returncode == 0
     assert f"{RATE}" in shown.stdout
     refused = agnosticfl("report", next((whole / "trials").iterdir()))

@@ -175,7 +175,7 @@ def test_a_stopped_search_goes_on_to_the_same_result(tmp_path: Path):
         assert len(done) == stop_at
         assert not (tmp_path / "stopped" / "trials.json").exists()
     assert tuning.tune(task, tmp_path / "stopped", **options) == whole
-    names = ("trials.json", "tuned.toml")
+    names = ("trials.json", Path(task).name)
     assert all(same(tmp_path / "whole" / name, tmp_path / "stopped" / name) for name in names)
 
 
@@ -188,7 +188,7 @@ def test_the_task_that_it_writes_has_what_was_found_and_runs(tmp_path: Path):
     keys = {RATE: (0.03, 0.3)}
     task = str(tmp_path / "small.toml")
     found = tune(task, tmp_path / "out", keys=keys, seeds=2, budget=3, rounds=10)
-    tuned = tmp_path / "out" / "tuned.toml"
+    tuned = tmp_path / "out" / "small.toml"
     text = tuned.read_text()
     for name in ("fedavg", "afa"):
         config = resolve(str(tuned), name)

@@ -212,6 +212,7 @@ def tune(
     from agnosticfl.runs import tune as tuning
     from agnosticfl.runs.axes import parse_keys
     from agnosticfl.runs.cache import cache_folder
+    from agnosticfl.runs.tuned import tuned_file
 
     folder = out or Path("runs") / f"tune-{Path(task).stem}"
     with stop_on_signals(go_on="the same command goes on") as should_stop:
@@ -230,7 +231,7 @@ def tune(
                 watch=watch,
             )
         write_search(found, folder, seeds, looks)
-        print_search(found, folder, seeds, looks)
+        print_search(found, tuned_file(folder, task), seeds, looks)
 
 
 @app.command()

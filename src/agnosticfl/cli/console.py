@@ -83,15 +83,14 @@ def watch_search(cache: Path | None, should_stop: Callable[[], bool]) -> Generat
         yield Watch(on_trial, on_round, say, should_stop, tuner)
 
 
-def print_search(found: Sequence[Found], folder: Path, seeds: int, looks: int) -> None:
+def print_search(found: Sequence[Found], task: Path, seeds: int, looks: int) -> None:
     """A table for each method, what to make of it, and where the task is that has it."""
     console = Console(width=None if sys.stdout.isatty() else 160)
     for each in found:
         console.print(terminal(search_table(each, seeds, looks), console.width))
         for line in in_sentences(each, seeds):
             console.print(line, soft_wrap=True, highlight=False)
-    where = folder / "tuned.toml"
-    console.print(f"the task with what was found: {where}", soft_wrap=True, highlight=False)
+    console.print(f"the task with what was found: {task}", soft_wrap=True, highlight=False)
 
 
 def fail_if_diverged(summaries: Sequence[dict[str, Any]]) -> None:

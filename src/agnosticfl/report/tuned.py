@@ -43,7 +43,7 @@ def tune(
 ) -> dict[str, Table]:
     """Searches settings of a task on held-out clients; the grid grows until its best is inside.
 
-    `out` gets a run folder for each trial, `table.md`, `plots/` and `tuned.toml`, the task with
+    `out` gets a run folder for each trial, `table.md`, `plots/` and `TASK.toml`, the task with
     what was found. The same call goes on where an interrupted one ended. Returns method -> its
     settings, as `[algorithms.NAME]` in a task has them.
 

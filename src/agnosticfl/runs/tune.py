@@ -2,7 +2,7 @@
 """A search for settings on held-out clients, the same for every method, in a folder of its own.
 
 tune.json     what is searched               trials/      a run folder for each setting and seed
-trials.json   what came out                  tuned.toml   the task with what was found
+trials.json   what came out                  TASK.toml    the task with what was found
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from agnosticfl.runs.run import run
 from agnosticfl.runs.search import Searched, searched
 from agnosticfl.runs.tasks import parse_set, put_dotted, task_table, task_text
 from agnosticfl.runs.trials import Load, Measured, Outcome, loading, outcome, sharing, trial_folder
-from agnosticfl.runs.tuned import tuned_task
+from agnosticfl.runs.tuned import tuned_file, tuned_task
 
 METHODS_BY_DEFAULT = ("fedavg", "afa")
 RATE = "client_optimizer.learning_rate"
@@ -116,7 +116,7 @@ def tune(
         own = {each.algorithm: each.settings for each in found}
         notes = {each.algorithm: _notes(each, asked) for each in found}
         del table["task"]
-        write_whole(out / "tuned.toml", tuned_task(task_text(task), table, own, notes))
+        write_whole(tuned_file(out, task), tuned_task(task_text(task), table, own, notes))
     return found
 
 
@@ -241,7 +241,7 @@ def _measuring(
 
 
 def _notes(found: Found, asked: Search) -> list[str]:
-    """What stands above the settings in `tuned.toml`."""
+    """What stands above the settings in the task."""
     best = found.result.best
     if best is None or best.mean is None:
         return ["agnosticfl tune found nothing: every setting diverged."]

@@ -5,6 +5,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from agnosticfl.runs.config import Table
@@ -12,6 +13,11 @@ from agnosticfl.runs.config import Table
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _HEADER = re.compile(r"^\s*\[")
 _OF_ALGORITHMS = re.compile(r"^\s*\[\[?\s*[\"']?algorithms[\"']?\s*[.\]]")
+
+
+def tuned_file(out: Path, task: str) -> Path:
+    """Where a search in the folder `out` puts its task; it keeps the name, which reports print."""
+    return out / f"{Path(task).stem}.toml"
 
 
 def tuned_task(

@@ -3,6 +3,7 @@
 
 import contextlib
 import csv
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from agnosticfl.data.formats.cells import Place
 from agnosticfl.data.formats.text_tables import ENDINGS, open_text, without_header
 from agnosticfl.errors import BadInput, check, choose
 
+UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 BATCH = 4096  # rows in memory at a time
 BOMB = 1 << 30, 100  # bytes, and how many times those of the file, that no honest .npz unpacks to
 # What the readers of Arrow, numpy and zip raise for damaged files.
@@ -93,7 +95,10 @@ def frame_table(frame: Any) -> Table:
         " datasets.Dataset, and has no __arrow_c_stream__ (pandas 2.2 and Polars 1.3 have)",
     )
     with _one_line("the frame"):
-        return _arrow_table("the frame", pa.table(frame))
+        table = pa.table(frame)
+    # What pandas calls an index without a name: numbers of rows, and nothing to learn from.
+    unnamed = [name for name in table.column_names if UNNAMED_INDEX.fullmatch(name)]
+    return _arrow_table("the frame", table.drop_columns(unnamed))
 
 
 @contextlib.contextmanager
