@@ -123,7 +123,7 @@ def test_a_model_of_one_s_own_is_trained_by_commands_and_from_python(library: st
         assert config["model"]["width"] == width
         assert any(f"{width}" in shape for shape in config["model_shapes"].values())
         summary = json.loads((folder / "summary.json").read_text())
-        assert {"loss", "accuracy"} <= set(summary["higher_is_better"])
+        assert {"loss", "accuracy", "auroc"} <= set(summary["higher_is_better"])
     refused = command("run", "my-task.toml", "--set", "model.width=wide")
     done = subprocess.run(refused, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2

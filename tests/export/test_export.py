@@ -16,6 +16,7 @@ from agnosticfl.export.folder import export_run
 from agnosticfl.export.model import TrainedModel, load, softmax
 from agnosticfl.export.predict import measure_store
 from agnosticfl.registry import MODELS
+from tests.export.torch_run import torch_federation
 from tests.helpers.stores import FEATURES, images, patients, trained
 
 OWN = "tests.export.own_models:"
@@ -257,3 +258,20 @@ def test_softmax_does_not_overflow():
     np.testing.assert_allclose(
         softmax(np.array([[1e4, 1e4], [0.0, np.log(3)]])), [[0.5, 0.5], [0.25, 0.75]]
     )
+
+
+def test_what_pytorch_clients_trained_is_a_state_dict(tmp_path: Path):
+    """The run of a federation whose clients are PyTorch's, in one process."""
+    torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed")
+    safetensors_torch = pytest.importorskip("safetensors.torch")
+    data, model, create = torch_federation(tmp_path / "run")
+    export_run(tmp_path / "run", tmp_path / "m")
+    said = load(tmp_path / "m", model).predict_proba({"x": data.test.examples["x"]})
+    module = create()
+    module.load_state_dict(safetensors_torch.load_file(tmp_path / "m" / "model.safetensors"))
+    with torch.no_grad():
+        logits = module(torch.tensor(np.array(data.test.examples["x"])))
+    np.testing.assert_allclose(said, torch.softmax(logits, dim=1).numpy(), rtol=1e-5)
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    right = said.argmax(axis=1) == data.test.examples["y"]
+    assert np.mean(right) == told["overall"]["test"]["accuracy"]

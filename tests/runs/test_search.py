@@ -11,7 +11,7 @@ from agnosticfl.errors import BadInput
 from agnosticfl.runs.axes import Axis, Setting, around, axis_of, beyond, checked_keys, parse_keys
 from agnosticfl.runs.search import Searched, searched
 from agnosticfl.runs.told_apart import standard_error, t_quantile, told_apart
-from agnosticfl.runs.trials import Measured, Outcome
+from agnosticfl.runs.trials import Outcome, Tried
 
 HERE = (0.0, 0.0)  # two seeds that add nothing to the score
 
@@ -25,10 +25,10 @@ def search(
 ) -> Searched:
     """A search for the lowest score; values of at most `lowest` are not allowed."""
 
-    def one(setting: Setting) -> Measured:
+    def one(setting: Setting) -> Tried:
         found = score(setting)
         values = [None if found is None else found + extra for extra in seeds]
-        return Measured(setting, [Outcome(value, "a", 0.0) for value in values])
+        return Tried(setting, [Outcome(value, "a", 0.0) for value in values])
 
     return searched(
         axes, lambda wave: [one(setting) for setting in wave],
@@ -108,10 +108,9 @@ def test_what_diverged_is_never_the_best_and_smaller_values_are_tried():
 def test_settings_that_seeds_cannot_tell_apart_are_named():
     scores = {0.1: (3.0, 3.1, 2.9), 1.0: (1.0, 1.2, 1.1), 10.0: (1.1, 1.0, 1.3), 100.0: None}
 
-    def measure(wave: Sequence[Setting]) -> list[Measured]:
+    def measure(wave: Sequence[Setting]) -> list[Tried]:
         return [
-            Measured(s, [Outcome(v, "a", 0.0) for v in scores[s[0]] or (1.0, None, 1.0)])
-            for s in wave
+            Tried(s, [Outcome(v, "a", 0.0) for v in scores[s[0]] or (1.0, None, 1.0)]) for s in wave
         ]
 
     axes = [axis_of("rate", (0.1, 1.0, 10.0, 100.0))]

@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from agnosticfl.engines.helpers.tuning import stopwatch
-from agnosticfl.report import Comparison, short_help, tables, terminal
+from agnosticfl.report import Comparison, short_help, tables
+from agnosticfl.report.terminal import terminal
 from agnosticfl.report.tuned import search_table
 from agnosticfl.runs import processes
 from agnosticfl.runs.cache import remember_compilations

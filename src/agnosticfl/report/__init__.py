@@ -19,7 +19,7 @@ from agnosticfl.report.record import as_json
 from agnosticfl.report.runs import load_runs
 from agnosticfl.report.table import help_lines, results, short_help
 
-__all__ = ["Comparison", "load_runs", "short_help", "tables", "terminal", "write_report"]
+__all__ = ["Comparison", "load_runs", "short_help", "tables", "write_report"]
 
 
 def tables(comparison: Comparison, short: bool = False) -> list[Grid]:

@@ -23,7 +23,7 @@ from agnosticfl.runs import tune as tuning
 from agnosticfl.runs.axes import Setting, in_words, is_number
 from agnosticfl.runs.config import Table, as_text
 from agnosticfl.runs.resolve import GIVEN
-from agnosticfl.runs.trials import Measured
+from agnosticfl.runs.trials import Tried
 from agnosticfl.runs.tune import METHODS_BY_DEFAULT, Found, Watch, in_sentences, short
 from agnosticfl.runs.tuned import merged
 
@@ -148,7 +148,7 @@ def search_table(found: Found, seeds: int, looks: int) -> Grid:
     return grid(caption, names, rows)
 
 
-def _row(found: Found, measured: Measured, decimals: int) -> list[Entry]:
+def _row(found: Found, measured: Tried, decimals: int) -> list[Entry]:
     best = measured is found.result.best
     mark = "chosen" if best else "not told apart" if measured in found.result.equals else ""
     if measured.mean is None or measured.gap is None:
@@ -183,9 +183,9 @@ def search_plot(found: Sequence[Found], seeds: int) -> Plot:
     return Plot("tune", f"{caption}, a cross what diverged", figure)
 
 
-def _lines(found: Found) -> dict[str, list[Measured]]:
+def _lines(found: Found) -> dict[str, list[Tried]]:
     """Label -> the settings of one line, which differ in the first key alone."""
-    lines: dict[str, list[Measured]] = {}
+    lines: dict[str, list[Tried]] = {}
     for measured in found.result.measured:
         others = in_words(found.keys[1:], measured.setting[1:])
         label = f"{found.title}, {others}" if others else found.title
@@ -193,7 +193,7 @@ def _lines(found: Found) -> dict[str, list[Measured]]:
     return lines
 
 
-def _draw(axes: Axes, found: Found, label: str, own: Sequence[Measured], count: int) -> None:
+def _draw(axes: Axes, found: Found, label: str, own: Sequence[Tried], count: int) -> None:
     """One line; what is no number stands side by side."""
     place = _places(axes, [m.setting for m in found.result.measured])
     color, marker = COLOURS[count % len(COLOURS)], MARKERS[count % len(MARKERS)]

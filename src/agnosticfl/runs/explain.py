@@ -4,6 +4,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from agnosticfl.core.metrics import Metric
 from agnosticfl.options import NEEDED, Option, options_of, wanted
 from agnosticfl.registry import (
     ENGINES,
@@ -195,8 +196,8 @@ def named_things() -> Iterator[tuple[str, list[tuple[str, str, list[Option]]]]]:
     yield (
         "what `metric` can name, and `metrics` of a model",
         [
-            ("loss", "the mean loss per example, of every model", []),
-            *((name, _first_line(METRICS.get(name).function), []) for name in METRICS.names()),
+            ("loss", "the mean loss per example, of every model; lower is better", []),
+            *((name, _metric(METRICS.get(name)), []) for name in METRICS.names()),
         ],
     )
     yield (
@@ -207,6 +208,11 @@ def named_things() -> Iterator[tuple[str, list[tuple[str, str, list[Option]]]]]:
             if (entry := find_method(name))
         ],
     )
+
+
+def _metric(entry: Metric) -> str:
+    better = "higher" if entry.reading.higher_is_better else "lower"
+    return f"{_first_line(entry.function).removesuffix('.')}; {better} is better"
 
 
 def _own_options(method: str) -> list[Option]:

@@ -9,22 +9,22 @@ from typing import NamedTuple
 
 from agnosticfl.runs.axes import Axis, Setting, beyond, extended, grid_of, in_words
 from agnosticfl.runs.told_apart import told_apart
-from agnosticfl.runs.trials import Measured
+from agnosticfl.runs.trials import Tried
 
 
 class Searched(NamedTuple):
     """What a search found, and why it ended."""
 
-    measured: list[Measured]  # in the order of the grid
-    best: Measured | None  # by its mean; None if every setting diverged
-    equals: list[Measured]  # others that cannot be told apart from the best
+    measured: list[Tried]  # in the order of the grid
+    best: Tried | None  # by its mean; None if every setting diverged
+    equals: list[Tried]  # others that cannot be told apart from the best
     ended: str  # in words
     inside: bool  # whether the best has neighbours on all sides that are worse
 
 
 def searched(
     axes: Sequence[Axis],
-    measure: Callable[[Sequence[Setting]], Sequence[Measured]],
+    measure: Callable[[Sequence[Setting]], Sequence[Tried]],
     allowed: Callable[[Setting], bool],
     budget: int,
     higher: bool,
@@ -37,7 +37,7 @@ def searched(
       budget: the most settings.
       higher: whether a higher score is better.
     """
-    known: dict[Setting, Measured] = {}
+    known: dict[Setting, Tried] = {}
     wave = grid_of(axes)
     while True:
         known |= dict(zip(wave, measure(wave), strict=True))
@@ -54,14 +54,14 @@ def searched(
     return Searched(measured, best, equal_to(best, measured), ended, inside)
 
 
-def best_of(measured: Sequence[Measured], higher: bool) -> Measured | None:
+def best_of(measured: Sequence[Tried], higher: bool) -> Tried | None:
     """The best mean; of equal ones the first in the order of the grid, the smallest rate."""
     means = {i: m.mean for i, m in enumerate(measured) if m.mean is not None}
     pick = max if higher else min
     return measured[pick(means, key=lambda i: means[i])] if means else None
 
 
-def equal_to(best: Measured | None, measured: Sequence[Measured]) -> list[Measured]:
+def equal_to(best: Tried | None, measured: Sequence[Tried]) -> list[Tried]:
     """The settings that cannot be told apart from the best; one that diverged can."""
     if best is None or best.scores is None:
         return []
@@ -77,7 +77,7 @@ def _edges(axes: Sequence[Axis], setting: Setting) -> Iterator[tuple[int, bool]]
 
 
 def _wider(
-    axes: Sequence[Axis], best: Measured | None, allowed: Callable[[Setting], bool]
+    axes: Sequence[Axis], best: Tried | None, allowed: Callable[[Setting], bool]
 ) -> Iterator[list[Axis]]:
     """Grids with one line more, beyond an edge on which the best lies.
 
@@ -90,7 +90,7 @@ def _wider(
             yield [*axes[:i], extended(axes[i], value), *axes[i + 1 :]]
 
 
-def _where(axes: Sequence[Axis], best: Measured | None) -> str:
+def _where(axes: Sequence[Axis], best: Tried | None) -> str:
     if best is None:
         return "every setting diverged"
     ends = [(axes[i].key, best.setting[i]) for i, _ in _edges(axes, best.setting)]

@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
     gap: float | None  # mean distance between the worst and the best domain
 
 
-class Measured(NamedTuple):
+class Tried(NamedTuple):
     """What one setting came to, over its seeds."""
 
     setting: Setting

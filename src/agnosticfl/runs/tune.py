@@ -22,7 +22,7 @@ from agnosticfl.runs.resolve import title
 from agnosticfl.runs.run import run
 from agnosticfl.runs.search import Searched, searched
 from agnosticfl.runs.tasks import parse_set, put_dotted, task_table, task_text
-from agnosticfl.runs.trials import Load, Measured, Outcome, loading, outcome, sharing, trial_folder
+from agnosticfl.runs.trials import Load, Outcome, Tried, loading, outcome, sharing, trial_folder
 from agnosticfl.runs.tuned import tuned_file, tuned_task
 
 METHODS_BY_DEFAULT = ("fedavg", "afa")
@@ -120,9 +120,7 @@ def tune(
     return found
 
 
-def _found(
-    asked: Search, plan: Plan, measure: Callable[[Sequence[Setting]], list[Measured]]
-) -> Found:
+def _found(asked: Search, plan: Plan, measure: Callable[[Sequence[Setting]], list[Tried]]) -> Found:
     def allowed(setting: Setting) -> bool:
         return is_allowed(asked, plan.algorithm, dict(zip(plan.keys, setting, strict=True)))
 
@@ -204,7 +202,7 @@ def _measuring(
     watch: Watch,
     counts: list[int],
     number: int,
-) -> Callable[[Sequence[Setting]], list[Measured]]:
+) -> Callable[[Sequence[Setting]], list[Tried]]:
     """Runs the trials of some settings; those of one method share what they can."""
     make_built = sharing(load, plan.keys)
     done = 0
@@ -233,9 +231,9 @@ def _measuring(
         domains = plan.domains[seed]
         return outcome(read_records(folder), summary, plan.metric, domains, asked.looks)
 
-    def measure(settings: Sequence[Setting]) -> list[Measured]:
+    def measure(settings: Sequence[Setting]) -> list[Tried]:
         counts[number] = done + len(settings) * asked.seeds
-        return [Measured(s, [trial(s, seed) for seed in range(asked.seeds)]) for s in settings]
+        return [Tried(s, [trial(s, seed) for seed in range(asked.seeds)]) for s in settings]
 
     return measure
 
@@ -257,7 +255,7 @@ def _notes(found: Found, asked: Search) -> list[str]:
 def _as_json(found: Found) -> Table:
     result = found.result
 
-    def named(measured: Measured) -> Table:
+    def named(measured: Tried) -> Table:
         return dict(zip(found.keys, measured.setting, strict=True))
 
     return {
