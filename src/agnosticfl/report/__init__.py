@@ -12,7 +12,6 @@ from agnosticfl.report.grid import Grid, latex, markdown
 from agnosticfl.report.intervals import with_intervals
 from agnosticfl.report.page import make_page
 from agnosticfl.report.per_client import check_name, write_per_client
-from agnosticfl.report.pieces import terminal
 from agnosticfl.report.plots import draw_plots
 from agnosticfl.report.progress import costs
 from agnosticfl.report.record import as_json

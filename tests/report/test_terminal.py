@@ -10,8 +10,8 @@ from rich.console import Console
 from agnosticfl.report import tables
 from agnosticfl.report.comparison import Comparison, compare_runs
 from agnosticfl.report.grid import Entry, Grid, grid
-from agnosticfl.report.pieces import terminal
 from agnosticfl.report.table import results
+from agnosticfl.report.terminal import terminal
 from tests.helpers.reports import course
 
 
