@@ -57,6 +57,21 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: si
     assert saved == read_records(folder)[-1]["round"]
 
 
+def test_asked_twice_it_stops_at_once_and_can_still_go_on(tmp_path: Path):
+    folder = tmp_path / "stopped"
+    words = ("run", "toy", "--rounds", "200", "--set", "checkpoint_every=1", "--out", folder)
+    process = start(*words)
+    wait_for_round(process, folder, 3)
+    for _ in range(2):  # the second one in the middle of what the first one asked for
+        process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1].endswith("add --resume to the same command to go on")
+    for words_of_a_library in ("Traceback", "Event loop", "Exception"):
+        assert words_of_a_library not in errors
+    assert agnosticfl(*words, "--resume").returncode == 0
+
+
 def test_compare_makes_the_paper_s_table_and_report_makes_it_again(tmp_path: Path):
     folder = tmp_path / "compared"
     words = ("compare", "toy", "--seeds", "2", "--rounds", "30", "--out", folder)

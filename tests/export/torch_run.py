@@ -20,6 +20,7 @@ from agnosticfl.deploy.node.contribute import Call
 from agnosticfl.deploy.node.examples import one_client
 from agnosticfl.deploy.node.pytorch import torch_client, torch_model
 from agnosticfl.engines.base import Engine, as_it_is
+from agnosticfl.errors import require
 from agnosticfl.runs.build import Built, assemble
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.resolve import GIVEN, resolve
@@ -28,7 +29,7 @@ from agnosticfl.runs.run import run
 
 def torch_federation(folder: Path) -> tuple[Splits, Model, Any]:
     """Trains for a few rounds in `folder`; gives the data, the server's model and the module."""
-    import torch
+    torch = require("torch", "this test", "torch")
 
     def create() -> Any:
         return torch.nn.Linear(16, 10)

@@ -3,13 +3,14 @@
 
 import contextlib
 import functools
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -161,8 +162,14 @@ def stop_on_signals(
     def ask(number: int, _: FrameType | None) -> None:
         nonlocal asked
         asked = True
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, at_once)
         messages(answer)
+
+    def at_once(*_: Any) -> NoReturn:
+        # As `kill -9` would, which a run survives: an exception in the middle of a checkpoint makes
+        # the libraries that write it complain in many words.
+        messages(f"stopped at once; {go_on}")
+        os._exit(130)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
