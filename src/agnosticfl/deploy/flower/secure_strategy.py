@@ -42,7 +42,7 @@ from agnosticfl.errors import check
 from agnosticfl.files import write_bytes
 from agnosticfl.runs.config import Config
 from agnosticfl.secagg.aggregator import Server
-from agnosticfl.secagg.agreement import Agreement, check_agreement, in_words
+from agnosticfl.secagg.agreement import Agreement, check_agreement, in_words, roster_digest
 from agnosticfl.secagg.messages import Refused
 from agnosticfl.secagg.primitives import KEY, digest
 
@@ -129,7 +129,9 @@ class SecureStrategy(AgnosticStrategy):
         return np.frombuffer(content[KEY:], "<u4") if content[:KEY] == name else None
 
     def _name(self, t: int, sent: bytes) -> bytes:
-        return digest(b"sum", self.agreement.run, t.to_bytes(8, "big"), sent)
+        """Of a sum: another federation, as another roster shows, opens its own."""
+        roster = roster_digest(self.agreement)
+        return digest(b"sum", self.agreement.run, roster, t.to_bytes(8, "big"), sent)
 
     def _end(self, grid: Grid, server: Server, nodes: dict[int, int], attempt: Attempt) -> None:
         """Tells the clients of a round that is abandoned to forget its secrets."""
