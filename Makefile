@@ -11,7 +11,7 @@ demo: $(VENV)/.core
 	$(BIN)/agnosticfl compare toy --out runs/demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-all: $(VENV)/.all
 	$(BIN)/python -m pytest

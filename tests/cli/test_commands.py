@@ -29,9 +29,9 @@ def test_run_prints_the_table_and_writes_the_report(uninterrupted: Path):
 
 
 def test_killed_anywhere_and_resumed_gives_the_same_bits(tmp_path: Path, uninterrupted: Path):
-    """SIGKILL at five moments of one run, each time resumed with the same command."""
+    """SIGKILL at three moments of one run, each time resumed with the same command."""
     folder = tmp_path / "killed"
-    for t in (3, 60, 110, 163, 301):
+    for t in (3, 110, 301):
         process = start(*TOY, "--out", folder, "--resume")
         wait_for_round(process, folder, t)
         process.send_signal(signal.SIGKILL)

@@ -155,7 +155,14 @@ def test_it_fits_its_examples_and_no_others(case: Case):
         assert not need.fits((*shape, 2))
 
 
-@each_case
+# Of the convolutions one learns here, and the others in `make test-all`.
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=[pytest.mark.slow] * name.startswith("cnn "))
+        for name, case in CASES.items()
+    ],
+)
 def test_it_learns(case: Case):
     data = from_arrays(case.examples, np.arange(N) // 6, np.arange(N) // 12)
     settings = {"engine": case.engine, "normalisation": "batch"}

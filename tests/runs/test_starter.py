@@ -44,6 +44,7 @@ def test_it_runs_as_it_is(folder: Path, tmp_path: Path, kind: str, model: str):
     resolve(str(file), "fedavg")  # whose rate has a table of its own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FIRST)
 def test_every_model_that_fits_is_one_that_does(folder: Path, tmp_path: Path, kind: str):
     store = open_store(folder / kind)
