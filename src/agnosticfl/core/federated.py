@@ -203,6 +203,12 @@ def client_domain_counts(data: FederatedData, clients: slice) -> np.ndarray:
     return np.bincount(cells, minlength=(len(offsets) - 1) * p).reshape(-1, p)
 
 
+def clients_with(data: FederatedData) -> np.ndarray:
+    """How many clients have examples of each domain, [p]."""
+    several = (client_domain_counts(data, part) > 0 for part in pieces_of_clients(data))
+    return sum((some.sum(axis=0) for some in several), np.zeros(data.num_domains, int))
+
+
 def main_domain(data: FederatedData) -> np.ndarray:
     """The domain of most of its examples, for each client; the first of equals."""
     pieces = [client_domain_counts(data, part).argmax(axis=1) for part in pieces_of_clients(data)]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agnosticfl.core.federated import FederatedData, client_domain_counts, pieces_of_clients
+from agnosticfl.core.federated import FederatedData, clients_with
 from agnosticfl.core.tokens import FIRST_WORD
 from agnosticfl.data.balance import balances, number_of_classes
 from agnosticfl.data.store import Store
@@ -214,8 +214,7 @@ def _batch_size(train: FederatedData) -> int:
 
 def _window(train: FederatedData, clients: int) -> int:
     """The rounds after which the rarest domain is absent from all with probability `UNSEEN`."""
-    several = (client_domain_counts(train, part) > 0 for part in pieces_of_clients(train))
-    having = sum((some.sum(axis=0) for some in several), np.zeros(train.num_domains, int))
+    having = clients_with(train)
     rarest = float(having[having > 0].min()) / train.num_clients
     absent = (1 - rarest) ** clients if clients < train.num_clients else 0.0
     return 1 if absent == 0 else min(max(1, math.ceil(math.log(UNSEEN) / math.log(absent))), 50)

@@ -15,9 +15,8 @@ from agnosticfl.core import tree
 from agnosticfl.core.evaluate import Evaluation, Measured, full_evaluator, worst_domain
 from agnosticfl.core.federated import (
     FederatedData,
-    client_domain_counts,
+    clients_with,
     domain_counts,
-    pieces_of_clients,
 )
 from agnosticfl.core.model import Params
 from agnosticfl.core.state import ServerState
@@ -75,7 +74,11 @@ def summarise(
             split: dict(zip(data.domains, domain_counts(data).tolist(), strict=True))
             for split, data in _splits(built).items()
         },
-        "clients_with": {"test": _clients_with(built.data.test)},
+        "clients_with": {
+            "test": dict(
+                zip(built.data.test.domains, clients_with(built.data.test).tolist(), strict=True)
+            )
+        },
         **(_classes(built, results["test"].measured) if "test" in results else {}),
         "worst_domain": worst.domain,
         "gap": worst.gap,
@@ -96,13 +99,6 @@ def summarise(
 def _splits(built: Built) -> dict[str, FederatedData]:
     splits = {"train": built.data.train, "heldout": built.data.heldout, "test": built.data.test}
     return {name: data for name, data in splits.items() if data is not None}
-
-
-def _clients_with(data: FederatedData) -> dict[str, int]:
-    """How many clients have examples of each domain."""
-    several = (client_domain_counts(data, part) > 0 for part in pieces_of_clients(data))
-    numbers = sum((some.sum(axis=0) for some in several), np.zeros(data.num_domains, int))
-    return dict(zip(data.domains, numbers.tolist(), strict=True))
 
 
 def _classes(built: Built, test: Measured) -> dict[str, Any]:
