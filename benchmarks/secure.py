@@ -63,18 +63,23 @@ class Clock:
         return result
 
 
+NOW = 0  # what clocks say: the rounds here have the number 1
+
+
 class Cohort:
     """Clients that have sent their keys."""
 
     def __init__(self, clients: int, length: int) -> None:
         signing = [primitives.signing_key() for _ in range(clients)]
-        agreement = Agreement(b"benchmark", [primitives.verify_key(key) for key in signing])
+        keys = [primitives.verify_key(key) for key in signing]
+        own = primitives.signing_key()
+        agreement = Agreement(b"benchmark", keys, primitives.verify_key(own), rounds=1)
         self.members: list[Member] = [member(agreement, key) for key in signing]
-        self.server = Server(agreement, 1, range(clients), length)
+        self.server = Server(agreement, own, 1, range(clients), length)
         fresh = [client.IDLE] * clients
         if self.server.stage == "draws":
             request = self.server.requests[0]
-            drew = [client.answer(own, client.IDLE, request) for own in self.members]
+            drew = [client.answer(own, client.IDLE, request, NOW) for own in self.members]
             fresh = [state for state, _ in drew]
             for c, (_, reply) in enumerate(drew):
                 self.server.receive(c, reply)
@@ -83,7 +88,7 @@ class Cohort:
         self.setup = parse(request, Setup)
         self.name = digest_of(self.setup)
         first = [
-            client.answer(own, state, request)
+            client.answer(own, state, request, NOW)
             for own, state in zip(self.members, fresh, strict=True)
         ]
         self.states: list[State] = [state for state, _ in first]
@@ -124,7 +129,7 @@ def measure_client(cohort: Cohort) -> dict[str, float]:
     ]
     state, up = cohort.fresh, 0
     for number, request in enumerate(requests):
-        state, reply = clock(client.answer, own, state, request, lambda: vector)
+        state, reply = clock(client.answer, own, state, request, NOW, lambda _: client.Work(vector))
         if number == 0:
             state = cohort.states[me]  # whose keys the boxes are for
         up += len(reply)

@@ -12,10 +12,14 @@ from agnosticfl.secagg import member as client
 from agnosticfl.secagg import primitives
 from agnosticfl.secagg.aggregator import Server
 from agnosticfl.secagg.agreement import Agreement, Member, member
-from agnosticfl.secagg.messages import Refused
+from agnosticfl.secagg.derivation import signed_by_server
+from agnosticfl.secagg.messages import Refused, pack
 
 STAGES = ("keys", "shares", "masked vectors", "survivors", "unmasking")
 LENGTH = 5
+ROUNDS = 1000
+NOW = 0  # what clocks say: rounds of tests have low numbers
+SERVER = Ed25519PrivateKey.from_private_bytes(primitives.digest(b"the server"))
 
 
 @functools.cache
@@ -30,8 +34,15 @@ def signing_keys(number: int) -> tuple[Ed25519PrivateKey, ...]:
 def federation(number: int, **options: Any) -> list[Member]:
     """As many clients that know each other."""
     keys = signing_keys(number)
-    agreement = Agreement(b"a run", [primitives.verify_key(key) for key in keys], **options)
-    return [member(agreement, key) for key in keys]
+    alone = options.pop("alone", ())
+    verify = [primitives.verify_key(key) for key in keys]
+    agreement = Agreement(b"a run", verify, primitives.verify_key(SERVER), ROUNDS, **options)
+    return [member(agreement, key, alone) for key in keys]
+
+
+def signed(message: Any) -> bytes:
+    """What the server says to begin something, with its signature."""
+    return pack(message._replace(signature=SERVER.sign(signed_by_server(message))))
 
 
 class Play:
@@ -48,8 +59,10 @@ class Play:
         t: int | None = None,
     ) -> None:
         self.members, self.sent = members, sent
+        self.weighty: tuple[str, ...] = ()  # domains with weight, if the federation states domains
+        everybody = range(len(members))
         self.server = Server(
-            members[0].agreement, number, range(len(members)), length, short, bits, sent, t
+            members[0].agreement, SERVER, number, everybody, length, short, bits, sent, t
         )
         rng = np.random.default_rng(number)
         self.vectors = rng.integers(0, 2**32, (len(members), length), dtype=np.uint32)
@@ -64,7 +77,8 @@ class Play:
             self.members[place],
             self.states[place],
             request,
-            lambda: self.vectors[place],
+            NOW,
+            lambda _: client.Work(self.vectors[place], self.weighty),
             self.sent,
         )
         self.states[place] = client.load(client.dump(state))

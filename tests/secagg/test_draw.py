@@ -11,7 +11,7 @@ from agnosticfl.secagg.derivation import signed_keys, signed_survivors
 from agnosticfl.secagg.graph import PRIVACY
 from agnosticfl.secagg.messages import Confirmed, Keys, Peers, Refused, Setup, pack, parse
 from agnosticfl.secagg.primitives import CryptoError, check_signature
-from tests.secagg.federation import Play, federation
+from tests.secagg.federation import Play, federation, signed
 
 CLIENTS = 36  # the fewest of which not all are neighbours, and two
 ME = 0
@@ -56,7 +56,7 @@ def test_a_client_takes_part_only_if_its_own_commitment_is_there():
         ({}, "the draw is not of all"),
     ):
         with pytest.raises(Refused, match=why):
-            play.answer(ME, pack(setup._replace(draws=draws)))
+            play.answer(ME, signed(setup._replace(draws=draws)))
     play.answer(ME, pack(setup))
     with pytest.raises(Refused, match="round 1 is not after round 1"):
         play.answer(ME, pack(setup))  # its number is told once

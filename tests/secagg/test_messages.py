@@ -3,6 +3,7 @@
 
 import contextlib
 import functools
+import tracemalloc
 from typing import cast
 
 import msgpack
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from agnosticfl.secagg import member as client
 from agnosticfl.secagg import messages
 from agnosticfl.secagg.messages import (
-    READERS,
+    FORMS,
     VERSION,
     Confirmed,
     Keys,
@@ -23,9 +24,9 @@ from agnosticfl.secagg.messages import (
     pack,
     parse,
 )
-from tests.secagg.federation import STAGES, Play, federation
+from tests.secagg.federation import LENGTH, NOW, STAGES, Play, federation
 
-KINDS = {name: getattr(messages, name) for name in READERS}
+KINDS = {name: getattr(messages, name) for name in FORMS}
 
 
 def packed(value: object) -> bytes:
@@ -74,9 +75,7 @@ def test_any_bytes_are_refused(data: bytes):
 @settings(max_examples=150)
 def test_a_message_with_other_fields_is_refused_or_of_the_right_types(data: st.DataObject):
     name = data.draw(st.sampled_from(sorted(KINDS)))
-    fields = data.draw(
-        st.lists(json_like, min_size=len(READERS[name]), max_size=len(READERS[name]))
-    )
+    fields = data.draw(st.lists(json_like, min_size=(n := len(FORMS[name].readers)), max_size=n))
     with contextlib.suppress(Refused):
         message = parse(packed([VERSION, name, *fields]), KINDS[name])
         assert pack(message) == packed([VERSION, name, *fields])
@@ -102,15 +101,17 @@ def test_changed_bytes_never_crash_client_or_server(stage: str, data: st.DataObj
         assert play.server.stage == name
         play.stage()
     with contextlib.suppress(Refused):
-        client.answer(play.members[0], play.states[0], bytes_, lambda: play.vectors[0])
+        client.answer(
+            play.members[0], play.states[0], bytes_, NOW, lambda _: client.Work(play.vectors[0])
+        )
     play.server.receive(0, bytes_)
     play.stage({0: stage})  # the others are enough
 
 
 REFUSED = [
     (Keys, [VERSION, "Keys"], "Keys has 0 fields"),
-    (Keys, [1, "Keys", *[b""] * 7], "its version is 1, not 2"),
-    (Keys, [VERSION, "Masked", b"r" * 32, 0, b"1234"], "it is 'Masked', where Keys was expected"),
+    (Keys, [1, "Keys", *[b""] * 7], "its version is 1, not 3"),
+    (Keys, [VERSION, "Masked", b"r" * 32, 0, b"1234"], "it is Masked, where Keys was expected"),
     (Keys, [VERSION, "Keys", b"r" * 31, 0, *[b""] * 5], "Keys.round is not 32 to 32 bytes"),
     (
         Confirmed,
@@ -125,15 +126,16 @@ REFUSED = [
     (Masked, [VERSION, "Masked", b"r" * 32, 0, b""], "vector is not 1 to"),
     (
         Setup,
-        [VERSION, "Setup", b"r", 1, 1, b"r" * 32, [2, 1], 2, 2, 1, 0, 32, b"", []],
+        [VERSION, "Setup", b"r", 1, 1, b"r" * 32, [2, 1], 2, 2, 1, 0, 32, b"", [], b"s" * 64],
         "cohort is not in rising order",
     ),
     (
         Setup,
-        [VERSION, "Setup", b"r", 1, 1, b"r" * 32, [1, 1], 2, 2, 1, 0, 32, b"", []],
+        [VERSION, "Setup", b"r", 1, 1, b"r" * 32, [1, 1], 2, 2, 1, 0, 32, b"", [], b"s" * 64],
         "cohort is not in rising order",
     ),
-    (Setup, {"a": 1}, "it is not a list"),
+    (Setup, {"a": 1}, "it is not msgpack as it is used here"),
+    (Setup, 7, "it is not a list"),
     (Setup, [], "it is too short"),
 ]
 
@@ -144,3 +146,51 @@ def test_a_refusal_says_what_is_wrong(kind: type, value: object, problem: str):
         parse(packed(value), kind)
     assert problem in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def nested(depth: int) -> bytes:
+    """A list in a list in a list …, as msgpack writes it."""
+    return b"\x91" * depth + b"\xc0"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [nested(300), nested(1000), nested(100_000), b"\xdd\xff\xff\xff\xff", b"\xdc\xff\xff"],
+)
+def test_lists_in_lists_are_refused(field: bytes):
+    for kind in KINDS.values():
+        head = b"\x93" + packed(VERSION) + packed(kind.__name__)
+        for data in (field, head + field, b"\x93" + field, b"\x93" + packed(VERSION) + field):
+            with pytest.raises(Refused):
+                parse(data, kind)
+            with contextlib.suppress(Refused):
+                messages.kind_of(data)
+
+
+@pytest.mark.parametrize("item", [b"\xc0", b"\x90", b"\x01", b"\x80", b"\xa0", b"\xc4\x00"])
+def test_many_bytes_do_not_become_many_more(item: bytes):
+    """Ten megabytes of small things would be hundreds of megabytes of Python objects."""
+    number = 10_000_000 // len(item)
+    field = b"\xdd" + number.to_bytes(4, "big") + item * number
+    data = b"\x95" + packed(VERSION) + packed("Shares") + packed(b"r" * 32) + packed(0) + field
+    play = Play(federation(5)).until("shares")
+    tracemalloc.start()
+    play.server.receive(0, data)
+    for kind in KINDS.values():
+        with contextlib.suppress(Refused):
+            parse(data, kind, clients=1000, vector=1000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "bytes, where Shares has at most" in play.server.dropped[0]
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("clients", [5, 60])
+def test_no_honest_message_is_too_long(clients: int):
+    """With the least that its reader lets it have."""
+    play = Play(federation(clients), length=LENGTH)
+    while play.server.requests:
+        stage = play.server.stage
+        play.stage({1: "masked vectors"} if clients > 5 else {})
+        for data in (*play.requests[stage].values(), *play.replies[stage].values()):
+            parse(data, KINDS[messages.kind_of(data)], clients, 4 * LENGTH)

@@ -9,11 +9,13 @@ import pytest
 
 from agnosticfl.secagg import member as client
 from agnosticfl.secagg import primitives
-from agnosticfl.secagg.agreement import roster_digest
+from agnosticfl.secagg.agreement import agreed
 from agnosticfl.secagg.derivation import signed_keys
 from agnosticfl.secagg.graph import GraphPlan
+from agnosticfl.secagg.member import AHEAD
 from agnosticfl.secagg.messages import (
     Boxes,
+    Complaint,
     Confirmed,
     Keys,
     Peers,
@@ -24,7 +26,7 @@ from agnosticfl.secagg.messages import (
     pack,
     parse,
 )
-from tests.secagg.federation import Play, federation
+from tests.secagg.federation import NOW, ROUNDS, Play, federation, signed
 
 ME = 0
 
@@ -47,12 +49,16 @@ def refused(play: Play, request: bytes, why: str) -> None:
 
 
 def setup(play: Play, **fields: Any) -> bytes:
-    return changed(play.server.requests[ME], Setup, **fields)
+    """Another set-up, with the server's signature."""
+    return signed(parse(play.server.requests[ME], Setup)._replace(**fields))
 
 
 SETUPS: list[tuple[dict[str, Any], str]] = [
     ({"run": b"another"}, "the round is of another run"),
-    ({"roster": b"r" * 32}, "the roster changed"),
+    ({"agreed": b"r" * 32}, "the server's roster or terms are not those here"),
+    ({"t": ROUNDS + 1}, "round 1001 of the algorithm, which has 1000"),
+    ({"number": 2**63 - 1}, "s ahead of the clock here"),
+    ({"number": NOW + AHEAD + 1}, "round 600001 is 600 s ahead of the clock here"),
     (
         {"threshold": 2},
         "GraphPlan(neighbours=4, threshold=2) does not bear 1 dishonest of 5 clients",
@@ -83,12 +89,10 @@ def test_a_client_that_was_given_something_else_refuses():
     play = Play(federation(5), sent=b"w and alpha")
     for _ in range(2):
         play.stage()
-    request = play.server.requests[ME]
+    request, own = play.server.requests[ME], (play.members[ME], play.states[ME])
     with pytest.raises(Refused, match="not what the others were given"):
-        client.answer(play.members[ME], play.states[ME], request, lambda: play.vectors[ME], b"w")
-    client.answer(
-        play.members[ME], play.states[ME], request, lambda: play.vectors[ME], b"w and alpha"
-    )
+        client.answer(*own, request, NOW, lambda _: client.Work(play.vectors[ME]), b"w")
+    client.answer(*own, request, NOW, lambda _: client.Work(play.vectors[ME]), b"w and alpha")
 
 
 def test_keys_of_a_round_with_something_else_sent_are_refused():
@@ -112,10 +116,10 @@ def test_a_round_that_was_begun_before():
 
 def test_more_short_numbers_than_there_are():
     agreement = federation(5)[0].agreement
-    plan, roster = GraphPlan(4, 4), roster_digest(agreement)
-    setup = Setup(agreement.run, 1, 1, roster, tuple(range(5)), *plan, 5, 6, 8)
+    plan = GraphPlan(4, 4)
+    setup = Setup(agreement.run, 1, 1, agreed(agreement), tuple(range(5)), *plan, 5, 6, 8)
     with pytest.raises(Refused, match="6 of 5 numbers are short"):
-        client.answer(federation(5)[ME], client.IDLE, pack(setup))
+        client.answer(federation(5)[ME], client.IDLE, signed(setup), NOW)
 
 
 def forged(request: bytes, change: Callable[[Keys], Keys]) -> bytes:
@@ -169,11 +173,6 @@ def test_boxes():
     play = Play(federation(5)).until("masked vectors")
     request = play.server.requests[ME]
     boxes = dict(parse(request, Boxes).boxes)
-    swapped = {**boxes, 1: boxes[2], 2: boxes[1]}
-    refused(
-        play, changed(request, Boxes, boxes=swapped), "shares of client 1: the box does not open"
-    )
-    play = Play(federation(5)).until("masked vectors")
     few = {1: dict(parse(play.server.requests[ME], Boxes).boxes)[1]}
     refused(
         play,
@@ -185,6 +184,20 @@ def test_boxes():
     refused(play, request, "a box of client 9, who sent no keys")
 
 
+def complains(play: Play, request: bytes, accused: list[int]) -> None:
+    """The client leaves the round, forgets its secrets and says whose boxes do not open."""
+    complaint = parse(play.answer(ME, request), Complaint)
+    assert list(complaint.accused) == accused
+    assert play.states[ME] == client.forget(play.states[ME])
+
+
+def test_boxes_that_are_not_for_it():
+    play = Play(federation(5)).until("masked vectors")
+    boxes = dict(parse(play.server.requests[ME], Boxes).boxes)
+    swapped = {**boxes, 1: boxes[2], 2: boxes[1]}
+    complains(play, changed(play.server.requests[ME], Boxes, boxes=swapped), [1, 2])
+
+
 def test_a_box_of_another_round_or_for_another_client():
     members = federation(5)
     earlier = Play(members).until("masked vectors")
@@ -193,18 +206,17 @@ def test_a_box_of_another_round_or_for_another_client():
         play = Play(members, number=2).until("masked vectors")
         request = play.server.requests[ME]
         boxes = {**parse(request, Boxes).boxes, 1: box_of(play)}
-        refused(
-            play, changed(request, Boxes, boxes=boxes), "shares of client 1: the box does not open"
-        )
+        complains(play, changed(request, Boxes, boxes=boxes), [1])
 
 
 def test_no_vector_or_one_of_another_shape():
     play = Play(federation(5)).until("masked vectors")
     request = play.server.requests[ME]
     with pytest.raises(Refused, match="no vector to send"):
-        client.answer(play.members[ME], play.states[ME], request)
+        client.answer(play.members[ME], play.states[ME], request, NOW)
+    short = play.vectors[ME][:4]
     with pytest.raises(Refused, match=r"shape \(4,\); the round is for 5 numbers"):
-        client.answer(play.members[ME], play.states[ME], request, lambda: play.vectors[ME][:4])
+        client.answer(play.members[ME], play.states[ME], request, NOW, lambda _: client.Work(short))
 
 
 SURVIVORS: list[tuple[tuple[int, ...], str]] = [

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole rounds: whoever drops out at whatever stage, the sum is that of those who are left."""
 
+from collections.abc import Collection
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,9 +11,9 @@ from hypothesis import strategies as st
 from agnosticfl.errors import BadInput
 from agnosticfl.secagg import messages, primitives
 from agnosticfl.secagg.aggregator import Server
-from agnosticfl.secagg.agreement import Agreement, member, plan_of
-from agnosticfl.secagg.messages import Refused, Revealed, pack, parse
-from tests.secagg.federation import STAGES, Play, federation
+from agnosticfl.secagg.agreement import member, plan_of
+from agnosticfl.secagg.messages import Complaint, Refused, Revealed, Shares, pack, parse
+from tests.secagg.federation import SERVER, STAGES, Play, federation
 
 
 def left_at(silent: dict[int, str], clients: int, stage: str) -> set[int]:
@@ -122,8 +124,8 @@ def test_a_reply_in_anothers_name_or_of_another_round_drops_its_sender():
 def test_keys_that_the_roster_does_not_know_drop_their_sender():
     members = federation(5)
     stranger = member(
-        Agreement(
-            b"a run", [primitives.verify_key(key := primitives.signing_key()), b"b" * 32, b"c" * 32]
+        members[0].agreement._replace(
+            roster=[primitives.verify_key(key := primitives.signing_key()), b"b" * 32, b"c" * 32]
         ),
         key,
     )
@@ -141,7 +143,7 @@ def test_a_reply_is_taken_once_and_only_from_who_was_asked():
     play.server.advance()
     play.server.receive(0, replies[0])  # too late: no reply to what is being asked now
     assert play.server.dropped == {
-        0: "survivors: bad message: it is 'Masked', where Confirmed was expected"
+        0: "survivors: bad message: it is Masked, where Confirmed was expected"
     }
     play.to_the_end()
     np.testing.assert_array_equal(play.server.total, play.sum_of(range(5)))
@@ -167,6 +169,7 @@ def test_one_who_lies_when_unmasking_does_not_change_the_sum(about: str):
         play.stage({9: "masked vectors"})
     play.stage({8: "unmasking"}, lying(about, 1))  # seven honest shares of seven that are needed
     np.testing.assert_array_equal(play.server.total, play.sum_of(range(9)))
+    assert list(play.server.cheated) == [1]
 
 
 def test_shares_that_open_nothing_abandon_the_round():
@@ -192,13 +195,15 @@ BAD = [
 @pytest.mark.parametrize(("options", "problem"), BAD)
 def test_a_round_that_cannot_be_is_refused(options: dict, problem: str):
     with pytest.raises(BadInput, match=problem):
-        Server(federation(5)[0].agreement, **options)
+        Server(federation(5)[0].agreement, SERVER, **options)
 
 
 BAD_AGREEMENTS = [
     ({"run": b""}, "run name has 0 bytes"),
     ({"roster": [b"short"] * 3}, "has not 32 bytes"),
     ({"roster": [b"k" * 32] * 3}, "holds a key twice"),
+    ({"server": b"short"}, "the server's key has not 32 bytes"),
+    ({"holdings": [{"a"}] * 4}, "domains of 4 clients are stated, of 5 in the roster"),
     ({"fewest": 1}, "fewest clients is 1; it must be from 2 to the 5"),
     ({"fewest": 6}, "fewest clients is 6; it must be from 2 to the 5"),
     ({"dishonest": -1}, "dishonest is -1"),
@@ -210,9 +215,50 @@ BAD_AGREEMENTS = [
 @pytest.mark.parametrize(("change", "problem"), BAD_AGREEMENTS)
 def test_agreements_that_cannot_be_are_refused(change: dict, problem: str):
     with pytest.raises(BadInput, match=problem):
-        Server(federation(5)[0].agreement._replace(**change), 1, range(5), 3)
+        Server(federation(5)[0].agreement._replace(**change), SERVER, 1, range(5), 3)
 
 
 def test_a_key_that_is_not_registered_has_no_place():
     with pytest.raises(BadInput, match="not in the roster; register it first"):
         member(federation(3)[0].agreement, primitives.signing_key())
+
+
+def broken_boxes(dealer: int, receivers: Collection[int]):
+    """A change of replies: one client makes boxes that do not open."""
+
+    def change(client: int, reply: bytes) -> bytes:
+        if client != dealer:
+            return reply
+        sent = parse(reply, Shares)
+        boxes = {c: bytes(len(b)) if c in receivers else b for c, b in sent.boxes.items()}
+        return pack(sent._replace(boxes=boxes))
+
+    return change
+
+
+def test_who_makes_boxes_that_do_not_open_is_accused_by_all_who_got_one():
+    play = Play(federation(10)).until("shares")
+    play.stage(change=broken_boxes(3, [0, 1, 2]))
+    play.stage()
+    assert play.server.complaints == [(0, 3), (1, 3), (2, 3)]
+    assert play.server.dropped[0] == "masked vectors: it cannot open the boxes of 3"
+    assert not play.server.cheated  # whether it was the one or the other, who knows
+    play.to_the_end()
+    np.testing.assert_array_equal(play.server.total, play.sum_of(range(3, 10)))
+
+
+@pytest.mark.parametrize("accused", [(), (1,), (77,)])
+def test_a_complaint_of_what_was_not_given_is_one_that_lies(accused: tuple[int, ...]):
+    play = Play(federation(5)).until("masked vectors")
+    complaint = Complaint(play.server._name, 1, accused)
+    play.stage(change=lambda client, reply: pack(complaint) if client == 1 else reply)
+    said = "masked vectors: it complains of boxes that it was not given"
+    assert play.server.cheated == {1: said}
+    assert play.server.complaints == []
+
+
+def test_what_no_honest_client_sends_names_its_sender():
+    play = Play(federation(10)).until("survivors")
+    play.stage({2: "survivors"}, lambda client, reply: b"nonsense" if client == 1 else reply)
+    assert list(play.server.cheated) == [1]  # and not 2, who is only silent
+    assert set(play.server.dropped) == {1, 2}

@@ -31,7 +31,7 @@ from agnosticfl.core import tree
 from agnosticfl.core.channel import Channel, ChannelBuilder, Decoded, chain
 from agnosticfl.core.contribution import ClientSum, usable
 from agnosticfl.errors import check
-from agnosticfl.options import AtLeastOne, Positive
+from agnosticfl.options import AtLeastOne, Positive, Share
 
 LARGEST = 2**31 - 1
 WIDTH = 5.0  # standard deviations of a rotated update of mean length that fit the range of few bits
@@ -168,6 +168,7 @@ def simulated(
     update: Positive = 10.0,
     examples: AtLeastOne = 1000,
     loss: Positive = 100.0,
+    least_alpha: Share = 0.0,
 ) -> ChannelBuilder:
     """The numbers of a secure sum without its masks: what it costs in accuracy.
 
@@ -175,9 +176,12 @@ def simulated(
       update: the longest update of a client, ‖w_{t-1} − w^k‖; a longer one is shortened.
       examples: the most examples with which a client counts.
       loss: the largest mean loss of a domain that a client may report.
+      least_alpha: the smallest α of a domain, where the largest is 1: a lower one is raised to it,
+        so that no domain's holders are alone in the sum (0: as the paper has it).
     """
     bounds = Bounds(update, examples, loss)
-    return in_fixed_point(clients, bounds) if bits is None else few_bits(clients, bits, bounds)
+    build = in_fixed_point(clients, bounds) if bits is None else few_bits(clients, bits, bounds)
+    return lambda like: build(like)._replace(least_alpha=least_alpha)
 
 
 def largest_word(clients: int) -> int:

@@ -59,6 +59,7 @@ class Channel(NamedTuple):
     summand: Callable[[Message], PyTree]  # what is added up: the message itself if it can be added
     decode: Decode
     unit_alpha: bool = False  # whether it needs α with 1 as its largest entry, so that β^k ≤ N^k
+    least_alpha: float = 0.0  # and then no entry of α is sent that is lower
     # In how many bits each number of a message's first leaf travels, if fewer than its type has:
     # what is added up is then added modulo 2^bits.
     bits: int | None = None
@@ -133,14 +134,15 @@ def with_unit_alpha(
 ) -> tuple[SumOverClients[PyTree], Channel]:
     """Sends α with 1 as its largest entry, and brings Σ_k β^k Δ^k and Σ_k β^k back to α's scale.
 
-    The scale of α cancels in the clients' losses and in the mean update; what it changes is the
-    size of β^k, which a channel can bound only so.
+    An entry below `channel.least_alpha` is raised to it. The scale of α cancels in the clients'
+    losses and in the mean update; what it changes is the size of β^k, which a channel can bound
+    only so.
     """
 
     def summed(sent: Broadcast, cohort: PyTree) -> tuple[Total, Array]:
         scale = jnp.max(sent.alpha)
-        unit = sent._replace(alpha=tree.divide(sent.alpha, scale))
-        return sum_over_clients(unit, cohort), scale
+        alpha = jnp.maximum(tree.divide(sent.alpha, scale), channel.least_alpha)
+        return sum_over_clients(sent._replace(alpha=alpha), cohort), scale
 
     def decode(state: ChannelState, summed: tuple[Total, Array], key: Array) -> Decoded:
         encoded, scale = summed
@@ -181,5 +183,12 @@ def _one_after_the_other(stages: list[Channel]) -> Channel:
     def init() -> ChannelState:
         return tuple(stage.init() for stage in stages)
 
-    unit_alpha = any(stage.unit_alpha for stage in stages)
-    return Channel(init, encode, stages[-1].summand, decode, unit_alpha, stages[-1].bits)
+    return Channel(
+        init,
+        encode,
+        stages[-1].summand,
+        decode,
+        unit_alpha=any(stage.unit_alpha for stage in stages),
+        least_alpha=max(stage.least_alpha for stage in stages),
+        bits=stages[-1].bits,
+    )

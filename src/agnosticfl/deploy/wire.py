@@ -19,11 +19,11 @@ from agnosticfl.core.contribution import ClientSum
 from agnosticfl.secagg import primitives
 
 
-def digest(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """One of arrays with their names, types and shapes, whatever their order."""
-    parts: list[bytes] = []
+def digest(t: int, arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Of what is sent down in round t: names, types with their byte order, shapes and bytes."""
+    parts = [t.to_bytes(8, "big")]
     for name, array in sorted(arrays.items()):
-        parts += [repr((name, array.dtype.name, array.shape)).encode(), array.tobytes()]
+        parts += [repr((name, array.dtype.str, array.shape)).encode(), array.tobytes()]
     return primitives.digest(*parts)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's side of a secure round: it passes messages on, adds up, and takes the masks off.
 
-    server = Server(agreement, number, cohort, length)
+    server = Server(agreement, key, number, cohort, length)
     while server.requests:
         for client, reply in ...:            # any subset of those asked, in any order
             server.receive(client, reply)
@@ -22,22 +22,25 @@ from agnosticfl.secagg import draw as draws
 from agnosticfl.secagg import primitives, rings
 from agnosticfl.secagg.agreement import (
     Agreement,
+    agreed,
     check_agreement,
     digest_of,
     graph_of,
     is_ring,
     plan_of,
     rings_of,
-    roster_digest,
 )
 from agnosticfl.secagg.graph import holders_of, neighbours, quorum
 from agnosticfl.secagg.holders import Holders, beyond_reach, connected, lost, peers
 from agnosticfl.secagg.messages import (
     MOST_NUMBERS,
     Boxes,
+    Complaint,
     Confirmed,
     Draw,
     Drawn,
+    Join,
+    Joined,
     Keys,
     Masked,
     Over,
@@ -48,12 +51,39 @@ from agnosticfl.secagg.messages import (
     Shares,
     Survivors,
     Unmask,
+    kind_of,
     pack,
     parse,
 )
-from agnosticfl.secagg.primitives import CryptoError
+from agnosticfl.secagg.primitives import CryptoError, Ed25519PrivateKey
 
-Reply = TypeVar("Reply", Drawn, Keys, Shares, Masked, Confirmed, Revealed)
+Reply = TypeVar("Reply", Drawn, Keys, Shares, Masked, Complaint, Confirmed, Revealed)
+
+
+def question(agreement: Agreement, key: Ed25519PrivateKey, token: bytes) -> Join:
+    """What clients are asked before a round: who takes part, and whether all is as agreed."""
+    terms = tuple(sorted(agreement.terms.items()))
+    asked = Join(agreement.run, token, agreed(agreement), terms, b"")
+    return asked._replace(signature=key.sign(keys.signed_by_server(asked)))
+
+
+def joined(agreement: Agreement, asked: Join, reply: bytes) -> int:
+    """The place of the client that answers `asked`; `Refused` if it is not a client's answer."""
+    answer = parse(reply, Joined)
+    if answer.round != keys.join_name(asked):
+        raise Refused("it answers another question")
+    if answer.sender >= len(agreement.roster):
+        raise Refused(f"it says that it is client {answer.sender}, who is not in the roster")
+    try:
+        key = agreement.roster[answer.sender]
+        primitives.check_signature(key, answer.signature, keys.signed_join(answer))
+    except CryptoError as error:
+        raise Refused(f"it says that it is client {answer.sender}, but {error}") from None
+    return answer.sender
+
+
+class _Complained(Exception):
+    """A client says that it cannot go on, because of others."""
 
 
 class Server:
@@ -61,6 +91,7 @@ class Server:
 
     Args:
       agreement: of the federation.
+      key: of the server, whose public half the agreement has.
       number: of the secure round.
       cohort: places in the roster.
       length: numbers of a vector.
@@ -71,6 +102,8 @@ class Server:
     Attributes:
       requests: what to send to whom now; empty once the sum is there.
       dropped: clients that are out of the round, and why.
+      cheated: those of them that sent what no honest client sends, and others that did.
+      complaints: who could not open whose box.
       survivors: the clients in the sum, once it is known who they are.
       unmasked: the clients that helped to open the sum; they will not do so again for this t.
       total: Σ of their vectors modulo 2³² (or 2^bits), uint32, once it is known.
@@ -79,6 +112,7 @@ class Server:
     def __init__(
         self,
         agreement: Agreement,
+        key: Ed25519PrivateKey,
         number: int,
         cohort: Collection[int],
         length: int,
@@ -106,12 +140,12 @@ class Server:
             0 <= short <= length and 1 <= bits <= 32,
             f"{short} of {length} numbers in {bits} bits; at most all, in 1 to 32",
         )
-        self._agreement, self._ring = agreement, b""
+        self._agreement, self._key, self._ring = agreement, key, b""
         self._setup = Setup(
             agreement.run,
             number,
             number if t is None else t,
-            roster_digest(agreement),
+            agreed(agreement),
             members,
             *plan_of(agreement, len(members)),
             length,
@@ -128,11 +162,14 @@ class Server:
         self._shared: set[int] = set()  # those who sent shares
         self._sum = np.zeros(length, "<u4")
         self.dropped: dict[int, str] = {}
+        self.cheated: dict[int, str] = {}
+        self.complaints: list[tuple[int, int]] = []  # accuser, accused
         self.survivors: Sequence[int] = ()
         self.unmasked: Collection[int] = ()
         self.total: np.ndarray | None = None
-        asked = pack(Draw(agreement.run, number))
-        self.requests: Mapping[int, bytes] = dict.fromkeys(members, asked)
+        draw = Draw(agreement.run, number, b"")
+        draw = draw._replace(signature=key.sign(keys.signed_by_server(draw)))
+        self.requests: Mapping[int, bytes] = dict.fromkeys(members, pack(draw))
         if not is_ring(self._setup):  # there is nothing to draw
             self._stage, self.requests = 1, self._begin()
 
@@ -153,8 +190,10 @@ class Server:
             return  # not asked, late, or said before
         try:
             self._replies[client] = take(client, reply)
-        except (Refused, CryptoError) as error:
+        except _Complained as error:
             self.dropped[client] = f"{self.stage}: {error}"
+        except (Refused, CryptoError) as error:
+            self.dropped[client] = self.cheated[client] = f"{self.stage}: {error}"
 
     def refuse(self, client: int, reason: str) -> None:
         """Notes that a client did not answer, and why."""
@@ -199,6 +238,8 @@ class Server:
         return self._begin()
 
     def _begin(self) -> Mapping[int, bytes]:
+        signature = self._key.sign(keys.signed_by_server(self._setup))
+        self._setup = self._setup._replace(signature=signature)
         self._name = digest_of(self._setup)
         return dict.fromkeys(self._setup.cohort, pack(self._setup))
 
@@ -257,11 +298,19 @@ class Server:
         }
 
     def _take_masked(self, client: int, reply: bytes) -> None:
+        if kind_of(reply) == Complaint.__name__:
+            self._complain(client, self._parse(client, reply, Complaint).accused)
         vector = self._parse(client, reply, Masked).vector
         expected = rings.num_bytes(self._rings)
         if len(vector) != expected:
             raise Refused(f"the vector has {len(vector)} bytes, not {expected}")
         self._sum += rings.from_bytes(vector, self._rings)
+
+    def _complain(self, client: int, accused: Sequence[int]) -> None:
+        if not accused or not set(accused) <= set(peers(self._holders, client, self._shared)):
+            raise Refused("it complains of boxes that it was not given")
+        self.complaints += [(client, other) for other in accused]
+        raise _Complained(f"it cannot open the boxes of {', '.join(map(str, accused))}")
 
     def _send_survivors(self, replies: Mapping[int, None]) -> Mapping[int, bytes]:
         self.survivors = list(replies)
@@ -344,10 +393,25 @@ class Server:
             raise self._abandoned(f"{len(places)} shares of client {client}, not {threshold}")
         around = [*places.items()] * 2
         for start in range(len(places)):  # one holder that lies is in some of these, not in all
-            seed = primitives.combine(dict(around[start : start + threshold]))
+            right = dict(around[start : start + threshold])
+            seed = primitives.combine(right)
             if is_right(client, seed):
+                if start > 0:
+                    self._blame_holders(client, {order[p]: s for p, s in places.items()}, right)
                 return seed
         raise self._abandoned(f"the shares of client {client} do not give its secret")
+
+    def _blame_holders(
+        self, client: int, shares: Mapping[int, bytes], right: Mapping[int, bytes]
+    ) -> None:
+        """Names those whose shares do not go with t shares that are right."""
+        order = holders_of(client, self._holders.neighbours[client])
+        seed, (one, *_) = primitives.combine(dict(right)), right
+        for holder, share in shares.items():
+            place = order.index(holder)
+            others = {p: s for p, s in right.items() if p != one}
+            if place not in right and primitives.combine({**others, place: share}) != seed:
+                self.cheated[holder] = f"{self.stage}: its share of client {client} is wrong"
 
     def _is_own_seed(self, client: int, seed: bytes) -> bool:
         return keys.commitment(seed, self._name, client) == self._keys[client].commitment
@@ -357,7 +421,8 @@ class Server:
         return primitives.public_key(private) == self._keys[client].mask_key
 
     def _parse(self, client: int, reply: bytes, kind: type[Reply]) -> Reply:
-        message = parse(reply, kind)
+        vector = rings.num_bytes(self._rings)
+        message = parse(reply, kind, len(self._setup.cohort), vector)
         if message.round != self._name:
             raise Refused(f"{kind.__name__} is of another round")
         if message.sender != client:

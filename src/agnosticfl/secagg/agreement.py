@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all members of a federation know before its first round, and never take from a server."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from agnosticfl.errors import check
@@ -19,7 +19,11 @@ class Agreement(NamedTuple):
 
     run: bytes  # a name of the run that no other has
     roster: Sequence[bytes]  # registered Ed25519 keys; a client is known by its place in it
-    fewest: int = 3  # clients in a sum
+    server: bytes  # the Ed25519 key under which rounds are set up
+    rounds: int  # T: rounds of the algorithm
+    holdings: Sequence[Collection[str]] = ()  # domains of each client of the roster, if stated
+    terms: Mapping[str, str] = {}  # all else that must be the same everywhere, by name
+    fewest: int = 3  # clients in a sum, and holders of a domain in it
     dishonest: int = 1  # so many of a cohort may work for the server, or 5 % if that is more
     dropout: float = 0.1  # server: share of a cohort that it does not wait for
 
@@ -30,6 +34,7 @@ class Member(NamedTuple):
     agreement: Agreement
     place: int  # in the roster
     signing_key: Ed25519PrivateKey
+    alone: Collection[str] = ()  # domains that it shows with fewer than `fewest` holders, too
 
 
 def check_agreement(agreement: Agreement) -> Agreement:
@@ -38,6 +43,11 @@ def check_agreement(agreement: Agreement) -> Agreement:
     check(1 <= len(run) <= 64, f"run name has {len(run)} bytes; it must have 1 to 64")
     check(all(len(key) == KEY for key in roster), f"a key of the roster has not {KEY} bytes")
     check(len(set(roster)) == len(roster), "the roster holds a key twice; one is meant for each")
+    check(len(agreement.server) == KEY, f"the server's key has not {KEY} bytes")
+    check(
+        len(agreement.holdings) in (0, len(roster)),
+        f"domains of {len(agreement.holdings)} clients are stated, of {len(roster)} in the roster",
+    )
     check(
         FEWEST <= fewest <= len(roster) <= MOST_CLIENTS,
         f"fewest clients is {fewest}; it must be from {FEWEST} to the {len(roster)} of the roster",
@@ -48,16 +58,31 @@ def check_agreement(agreement: Agreement) -> Agreement:
     return agreement
 
 
-def member(agreement: Agreement, signing_key: Ed25519PrivateKey) -> Member:
+def member(
+    agreement: Agreement, signing_key: Ed25519PrivateKey, alone: Collection[str] = ()
+) -> Member:
     """The place of a signing key in the federation."""
     own = verify_key(signing_key)
     check(own in agreement.roster, "this signing key is not in the roster; register it first")
-    return Member(check_agreement(agreement), list(agreement.roster).index(own), signing_key)
+    place = list(agreement.roster).index(own)
+    return Member(check_agreement(agreement), place, signing_key, alone)
 
 
-def roster_digest(agreement: Agreement) -> bytes:
-    """What a round says of the roster."""
-    return digest(b"roster", *agreement.roster)
+def agreed(agreement: Agreement) -> bytes:
+    """The digest of all that must be the same on the server and on every client."""
+    held = [b"\0".join(sorted(name.encode() for name in names)) for names in agreement.holdings]
+    terms = [part.encode() for term in sorted(agreement.terms.items()) for part in term]
+    return digest(
+        b"agreed",
+        agreement.server,
+        agreement.rounds.to_bytes(8, "big"),
+        *(digest(*parts) for parts in (agreement.roster, held, terms)),
+    )
+
+
+def num_holders(agreement: Agreement, domain: str, clients: Collection[int]) -> int:
+    """How many of some clients say that they hold a domain."""
+    return sum(domain in agreement.holdings[client] for client in clients)
 
 
 def reckoned_dishonest(agreement: Agreement, clients: int) -> int:
@@ -92,7 +117,7 @@ def in_words(clients: int, dishonest: int, dropout: float) -> str:
 
 def digest_of(setup: Setup) -> bytes:
     """The name of a round. All keys, boxes and signatures are bound to it."""
-    return digest(b"round", pack(setup))
+    return digest(b"round", pack(setup._replace(signature=b"")))
 
 
 def graph_of(setup: Setup, ring: bytes) -> Graph:

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from agnosticfl.secagg.messages import Keys, pack
+from agnosticfl.secagg.messages import Draw, Join, Joined, Keys, Setup, pack
 from agnosticfl.secagg.primitives import agree, derive, digest
 
 
@@ -55,3 +55,18 @@ def signed_keys(keys: Keys) -> bytes:
 def signed_survivors(round: bytes, ring: bytes, alive: Sequence[int]) -> bytes:
     """What a client signs of a list of survivors: also on which ring it saw them."""
     return digest(b"survivors", round, ring, *(client.to_bytes(4, "big") for client in alive))
+
+
+def signed_by_server(message: Join | Draw | Setup) -> bytes:
+    """What the server signs of a message that begins something: all of it."""
+    return digest(b"server", pack(message._replace(signature=b"")))
+
+
+def join_name(asked: Join) -> bytes:
+    """What a client that joins says it joins."""
+    return digest(b"join", pack(asked))
+
+
+def signed_join(joined: Joined) -> bytes:
+    """What a client signs that joins: all of it."""
+    return digest(b"joined", pack(joined._replace(signature=b"")))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from agnosticfl.secagg.graph import shuffled
-from agnosticfl.secagg.messages import Draw, Keys, Refused, Setup, pack
+from agnosticfl.secagg.messages import Keys, Refused, Setup
 from agnosticfl.secagg.primitives import derive, digest
 
 MEMBERS = 20  # of the committee
@@ -20,7 +20,7 @@ TRIES = sum(math.comb(MEMBERS, missing) for missing in range(MISSING + 1))
 
 def draw_name(run: bytes, number: int) -> bytes:
     """What a commitment is bound to: there is no setup yet."""
-    return digest(b"draw", pack(Draw(run, number)))
+    return digest(b"draw", run, number.to_bytes(8, "big"))
 
 
 def commitment(number: bytes, round: bytes, client: int) -> bytes:

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client's side of a secure round: `answer(member, state, request) -> (state, reply)`.
 
+    Join       -> Joined      that it takes part, by which key, signed
     Draw       -> Drawn       a commitment to a number, where the clients stand on a ring
     Setup      -> Keys        two public keys for this round and that number, signed
     Peers      -> Shares      a share of both secrets for every neighbour, in boxes
     Boxes      -> Masked      the vector under its own mask and one for each neighbour
+               or Complaint   that boxes do not open, and whose; it leaves the round by that
     Survivors  -> Confirmed   the list of those who sent a vector, signed
     Unmask     -> Revealed    the seed of its own mask, and a share of each neighbour's: of the
                               same seed if it survived, else of its key for the masks of pairs
 
 A client takes nobody's word for what it can check, answers each request once, and helps to open one
-sum of a round of the algorithm, however often it is tried. Keep the new state before the reply
-leaves: a client that forgets what it answered could answer twice.
+sum of a round of the algorithm, however often it is tried. What begins something (`Join`, `Draw`,
+`Setup`) must be signed by the server's key and agree with what the client knows. Keep the new
+state before the reply leaves: a client that forgets what it answered could answer twice.
 """
 
 import contextlib
@@ -26,19 +29,23 @@ from agnosticfl.secagg import draw as draws
 from agnosticfl.secagg import primitives, rings
 from agnosticfl.secagg.agreement import (
     Member,
+    agreed,
     digest_of,
     graph_of,
     is_ring,
+    num_holders,
     reckoned_dishonest,
     rings_of,
-    roster_digest,
 )
 from agnosticfl.secagg.graph import GraphPlan, holders_of, neighbours, quorum, tolerates
 from agnosticfl.secagg.messages import (
     Boxes,
+    Complaint,
     Confirmed,
     Draw,
     Drawn,
+    Join,
+    Joined,
     Keys,
     Masked,
     Over,
@@ -55,7 +62,11 @@ from agnosticfl.secagg.messages import (
 )
 from agnosticfl.secagg.primitives import KEY, SEED, CryptoError, random_bytes
 
+Begin = TypeVar("Begin", Join, Draw, Setup)
+Timed = TypeVar("Timed", Draw, Setup)
 Request = TypeVar("Request", Boxes, Survivors, Unmask)
+
+AHEAD = 10 * 60 * 1000  # milliseconds that the number of a round may be ahead of a client's clock
 
 
 class State(NamedTuple):
@@ -73,9 +84,17 @@ class State(NamedTuple):
     opened: Mapping[bytes, int] = {}  # run -> the last t whose sum it helped to open
     draw: bytes = b""  # its number for the ring, until it is told
     ring: bytes = b""  # the seed of the ring
+    weighty: Sequence[str] = ()  # the domains that have weight in the round
 
 
 IDLE = State("Setup", 0)
+
+
+class Work(NamedTuple):
+    """What a client has to send."""
+
+    vector: np.ndarray  # the numbers modulo 2³² to be summed, uint32
+    weighty: Collection[str] = ()  # the domains that have weight in it, if domains are stated
 
 
 class Round(NamedTuple):
@@ -92,33 +111,38 @@ def answer(
     member: Member,
     state: State,
     request: bytes,
-    vector: Callable[[], np.ndarray] | None = None,
+    now: int,
+    work: Callable[[Setup], Work] | None = None,
     sent: bytes = b"",
 ) -> tuple[State, bytes]:
     """The reply to one request of the server, or `Refused`, which leaves the state as it was.
 
     Args:
-      vector: gives the numbers modulo 2³² to be summed, uint32; called for `Boxes` only.
+      now: milliseconds since 1970. The number of a round is not far beyond, so that no number can
+        keep a client out of all later rounds.
+      work: gives what is to be summed; called for `Boxes` only.
       sent: digest of what this client was given to work on: that of the round, or it refuses.
     """
     kind = kind_of(request)
+    if kind == "Join":
+        return _join(member, state, _begun(member, request, Join))
     if kind == "Draw":
-        return _draw(member, state, parse(request, Draw))
+        return _draw(member, state, _timely(_begun(member, request, Draw), now))
     if kind == "Setup":
-        return _advertise(member, state, parse(request, Setup))
+        return _advertise(member, state, _timely(_begun(member, request, Setup), now))
     if kind == "Over":
         return _end(state, parse(request, Over))
     over = state.waiting_for == "Setup"
     _need(not over, f"{kind} came, but this client has answered all of round {state.number}")
     _need(kind == state.waiting_for, f"{kind} came while waiting for {state.waiting_for}")
     if kind == "Peers":
-        return _share(member, state, parse(request, Peers))
+        return _share(member, state, parse(request, Peers, len(member.agreement.roster)))
     round = _round(member, state)
     if kind == "Boxes":
         # A server that sends one client something else could find its vector in the sum.
         same = sent == round.setup.sent
         _need(same, "what this client was given to work on is not what the others were given")
-        return _mask(member, state, round, _parse(request, Boxes, round), vector)
+        return _mask(member, state, round, _parse(request, Boxes, round), work)
     if kind == "Survivors":
         return _confirm(member, state, round, _parse(request, Survivors, round))
     return _reveal(member, state, round, _parse(request, Unmask, round))
@@ -143,8 +167,35 @@ def load(data: bytes) -> State:
     )
 
 
+def _begun(member: Member, request: bytes, kind: type[Begin]) -> Begin:
+    """What begins something: of this run, and signed by the server."""
+    message = parse(request, kind, len(member.agreement.roster))
+    _need(message.run == member.agreement.run, "the round is of another run")
+    with _refusing(f"{kind.__name__} of the server"):
+        signed = keys.signed_by_server(message)
+        primitives.check_signature(member.agreement.server, message.signature, signed)
+    return message
+
+
+def _timely(message: Timed, now: int) -> Timed:
+    ahead = message.number - now
+    _need(ahead <= AHEAD, f"round {message.number} is {ahead / 1000:.0f} s ahead of the clock here")
+    return message
+
+
+def _join(member: Member, state: State, asked: Join) -> tuple[State, bytes]:
+    theirs, own = dict(asked.terms), member.agreement.terms
+    for name in sorted({*theirs, *own}):
+        here, there = own.get(name, "unknown"), theirs.get(name, "unknown")
+        _need(here == there, f"{name}: {here} here, {there} on the server")
+    _need(asked.agreed == agreed(member.agreement), "the roster here is not the server's")
+    unsigned = Joined(keys.join_name(asked), member.place, b"")
+    signature = member.signing_key.sign(keys.signed_join(unsigned))
+    # A round that it was in is over by that, whether it ended or not.
+    return forget(state), pack(unsigned._replace(signature=signature))
+
+
 def _draw(member: Member, state: State, asked: Draw) -> tuple[State, bytes]:
-    _need(asked.run == member.agreement.run, "the round is of another run")
     _need(asked.number > state.number, f"round {asked.number} is not after round {state.number}")
     number, name = random_bytes(KEY), draws.draw_name(asked.run, asked.number)
     state = State("Setup", asked.number, opened=state.opened, draw=number)
@@ -159,18 +210,20 @@ def _end(state: State, over: Over) -> tuple[State, bytes]:
 
 def _advertise(member: Member, state: State, setup: Setup) -> tuple[State, bytes]:
     agreement, me, cohort = member.agreement, member.place, setup.cohort
-    _need(setup.run == agreement.run, "the round is of another run")
     drew = state.draw != b"" and setup.number == state.number
     after = setup.number > state.number or drew
     _need(after, f"round {setup.number} is not after round {state.number}")
     last = state.opened.get(setup.run, 0)
     _need(setup.t > last, f"this client helped to open the sum of round {last} already")
-    _need(setup.roster == roster_digest(agreement), "the roster changed")
+    rounds = agreement.rounds
+    _need(setup.t <= rounds, f"round {setup.t} of the algorithm, which has {rounds}")
+    _need(setup.agreed == agreed(agreement), "the server's roster or terms are not those here")
     known = max(cohort, default=0) < len(agreement.roster)
     _need(known, "the cohort holds clients that are not registered")
     _need(me in cohort, "this client is not in the cohort")
     fewest = agreement.fewest
     _need(len(cohort) >= fewest, f"the cohort has {len(cohort)} clients, fewer than {fewest}")
+    _need_company(member, cohort, "in the cohort")
     plan, n = GraphPlan(setup.neighbours, setup.threshold), len(cohort)
     liars = reckoned_dishonest(agreement, n)
     bears = tolerates(n, plan, liars)
@@ -256,20 +309,27 @@ def _mask(
     state: State,
     round: Round,
     message: Boxes,
-    vector: Callable[[], np.ndarray] | None,
+    work: Callable[[Setup], Work] | None,
 ) -> tuple[State, bytes]:
     me, setup = member.place, round.setup
     shares: dict[int, bytes] = {}
+    closed: list[int] = []
     for peer, box in message.boxes.items():
         _need(peer in state.peers, f"there is a box of client {peer}, who sent no keys")
         context = keys.box_context(setup.run, setup.number, round.name, peer, me)
-        with _refusing(f"shares of client {peer}"):
+        try:
             key = keys.box_key(state.box_private, state.peers[peer][0], round.name, peer, me)
             shares[peer] = primitives.unseal(key, box, context)
+        except CryptoError:
+            closed.append(peer)
+    if closed:
+        return forget(state), pack(Complaint(round.name, me, closed))
     _need_holders(round, {*shares, me}, "sent shares")
-    if vector is None:
+    if work is None:
         raise Refused("this client has no vector to send")
-    masked = np.array(vector(), "<u4")
+    vector, weighty = work(setup)
+    _need_many_holders(member, setup.cohort, weighty, "in the cohort")
+    masked = np.array(vector, "<u4")
     expected = f"the round is for {setup.length} numbers"
     _need(masked.shape == (setup.length,), f"the vector has shape {masked.shape}; {expected}")
     primitives.add_mask(masked, keys.own_mask(state.own_seed, round.name), +1)
@@ -278,7 +338,7 @@ def _mask(
         with _refusing(f"keys of client {peer}"):
             key = keys.pair_mask(private, state.peers[peer][1], round.name, me, peer)
         primitives.add_mask(masked, key, keys.mask_sign(me, peer))
-    state = state._replace(waiting_for="Survivors", shares=shares)
+    state = state._replace(waiting_for="Survivors", shares=shares, weighty=tuple(weighty))
     return state, pack(Masked(round.name, me, rings.to_bytes(masked, rings_of(setup))))
 
 
@@ -290,6 +350,8 @@ def _confirm(member: Member, state: State, round: Round, message: Survivors) -> 
     _need(not silent, f"survivor {min(silent, default=0)} sent this client no shares")
     _need(len(alive) >= fewest, f"there are {len(alive)} survivors, fewer than {fewest}")
     _need_holders(round, alive, "survived")
+    _need_company(member, alive, "among the survivors")
+    _need_many_holders(member, alive, state.weighty, "among the survivors")
     signature = member.signing_key.sign(keys.signed_survivors(round.name, round.ring, alive))
     state = state._replace(waiting_for="Unmask", survivors=alive)
     return state, pack(Confirmed(round.name, member.place, signature))
@@ -329,7 +391,7 @@ def _round(member: Member, state: State) -> Round:
 
 
 def _parse(data: bytes, kind: type[Request], round: Round) -> Request:
-    message = parse(data, kind)
+    message = parse(data, kind, len(round.setup.cohort))
     _need(message.round == round.name, f"{kind.__name__} is of another round")
     return message
 
@@ -344,6 +406,35 @@ def _need_holders(round: Round, clients: Collection[int], what: str) -> None:
     number = len(set(round.holders) & set(clients))
     least, of = round.setup.threshold, len(round.holders)
     _need(number >= least, f"too few peers: {number} of {of} {what}, and {least} must")
+
+
+def _need_company(member: Member, clients: Collection[int], where: str) -> None:
+    """The sums of a domain are open to the server: they must not be those of one client alone."""
+    agreement = member.agreement
+    fewest = agreement.fewest
+    own = agreement.holdings[member.place] if agreement.holdings else ()
+    for domain in sorted(set(own) - set(member.alone)):
+        number = num_holders(agreement, domain, clients)
+        _need(
+            number >= fewest,
+            f"domain {domain!r} has {number} holders {where}, fewer than {fewest}: its sums would"
+            " show this client's own; its operator may allow it (--alone)",
+        )
+
+
+def _need_many_holders(
+    member: Member, clients: Collection[int], weighty: Collection[str], where: str
+) -> None:
+    """An α that leaves weight to one client alone would make the sum of updates its own."""
+    agreement = member.agreement
+    if not agreement.holdings:
+        return
+    number = sum(not set(weighty).isdisjoint(agreement.holdings[client]) for client in clients)
+    fewest, domains = agreement.fewest, ", ".join(map(repr, weighty)) or "no domain"
+    _need(
+        number >= fewest,
+        f"α gives weight to {domains}, with {number} holders {where}, fewer than {fewest}",
+    )
 
 
 @contextlib.contextmanager

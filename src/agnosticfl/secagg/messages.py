@@ -2,7 +2,8 @@
 """The messages of a secure round, as bytes: a versioned msgpack list, read strictly.
 
 Whatever the bytes are, `parse` gives a message whose every field has the right type, length and
-range, or raises `Refused`.
+range, or raises `Refused`. It looks at no more bytes than a message of that kind can have, so it
+never takes much more memory than that.
 """
 
 import itertools
@@ -13,10 +14,13 @@ import msgpack
 
 from agnosticfl.secagg.primitives import KEY, NONCE, SEED, SIGNATURE, TAG
 
-VERSION = 2
+VERSION = 3
 BOX = NONCE + 2 * SEED + TAG  # two shares in a box
 MOST_CLIENTS = 2**20
 MOST_NUMBERS = 2**30  # of a vector
+MOST_FIELDS = 32
+BESIDE = 2000  # bytes of a message beside its vector and what it says of each client
+HEAD = 64  # bytes in which a message has said what it is
 
 Message = TypeVar("Message", bound=tuple)
 Field: TypeAlias = Callable[[Any], Any]  # a value as msgpack gives it -> the field
@@ -26,11 +30,30 @@ class Refused(Exception):
     """What was asked or sent is against the protocol; the one line says how."""
 
 
+class Join(NamedTuple):
+    """Server to clients: asks who takes part, and tells them what it believes to be agreed on."""
+
+    run: bytes
+    token: bytes  # of this question, which no other has
+    agreed: bytes  # digest of the agreement
+    terms: Sequence[tuple[str, str]]  # what all must have the same, by name
+    signature: bytes  # of the server
+
+
+class Joined(NamedTuple):
+    """Client to server: it takes part, by this key of the roster."""
+
+    round: bytes  # digest of the `Join`
+    sender: int
+    signature: bytes
+
+
 class Draw(NamedTuple):
     """Server to clients, first where they stand on a ring: asks for a part in its order."""
 
     run: bytes
     number: int  # of the round
+    signature: bytes  # of the server
 
 
 class Drawn(NamedTuple):
@@ -45,9 +68,9 @@ class Setup(NamedTuple):
     """Server to clients: what the round is. Its digest names the round from here on."""
 
     run: bytes
-    number: int  # of the round; never used twice in a run
+    number: int  # of the round: milliseconds since 1970; never used twice
     t: int  # round of the algorithm, of which a client opens one sum only
-    roster: bytes  # digest of the registered keys
+    agreed: bytes  # digest of the agreement
     cohort: Sequence[int]  # places in the roster
     neighbours: int  # k
     threshold: int  # t
@@ -56,6 +79,7 @@ class Setup(NamedTuple):
     bits: int = 32
     sent: bytes = b""  # digest of what all clients are given to work on
     draws: Mapping[int, bytes] = {}  # on a ring: all clients' commitments
+    signature: bytes = b""  # of the server, under the digest of all the rest
 
 
 class Keys(NamedTuple):
@@ -99,6 +123,14 @@ class Masked(NamedTuple):
     round: bytes
     sender: int
     vector: bytes  # as `rings` writes it
+
+
+class Complaint(NamedTuple):
+    """Client to server, instead of its vector: whose boxes do not open. It leaves the round."""
+
+    round: bytes
+    sender: int
+    accused: Sequence[int]
 
 
 class Survivors(NamedTuple):
@@ -147,17 +179,30 @@ def pack(message: tuple[Any, ...]) -> bytes:
     return cast("bytes", msgpack.packb([VERSION, type(message).__name__, *fields]))
 
 
-def parse(data: bytes, kind: type[Message]) -> Message:
-    """The message of that kind in `data`; refuses everything else."""
+def parse(
+    data: bytes,
+    kind: type[Message],
+    clients: int = MOST_CLIENTS,
+    vector: int = 4 * MOST_NUMBERS,
+) -> Message:
+    """The message of that kind in `data`; refuses everything else.
+
+    Args:
+      clients: the most that it can speak of.
+      vector: bytes of the vector in it, if it is a kind that has one.
+    """
     name = kind.__name__
-    values = _unpacked(data)
+    form = FORMS[name]
+    most = BESIDE + form.per_client * clients + (vector if name == "Masked" else 0)
+    _need(len(data) <= most, f"{len(data)} bytes, where {name} has at most {most}")
+    values = _unpacked(data, clients)
     _need(len(values) >= 2, "it is too short to be a message")
     version, other, *fields = values
     _need(version == VERSION, f"its version is {_short(version)}, not {VERSION}")
     _need(other == name, f"it is {_short(other)}, where {name} was expected")
-    _need(len(fields) == len(READERS[name]), f"{name} has {len(fields)} fields")
+    _need(len(fields) == len(form.readers), f"{name} has {len(fields)} fields")
     read: list[Any] = []
-    for field, reader, value in zip(kind._fields, READERS[name], fields, strict=True):  # type: ignore[attr-defined]
+    for field, reader, value in zip(kind._fields, form.readers, fields, strict=True):  # type: ignore[attr-defined]
         try:
             read.append(reader(value))
         except Refused as error:
@@ -166,16 +211,28 @@ def parse(data: bytes, kind: type[Message]) -> Message:
 
 
 def kind_of(data: bytes) -> str:
-    """The name of the kind that a message claims to be of."""
-    values = _unpacked(data)
-    return str(values[1])[:20] if len(values) >= 2 else "nothing"
-
-
-def _unpacked(data: bytes) -> list[Any]:
+    """The name of the kind that a message claims to be of; only its beginning is looked at."""
+    unpacker = msgpack.Unpacker(max_array_len=0, max_map_len=0, max_ext_len=0)
+    unpacker.feed(data[:HEAD])
     try:
-        values = msgpack.unpackb(data, raw=False, use_list=True)
+        length = unpacker.read_array_header()
+        version, name = (unpacker.unpack(), unpacker.unpack()) if length >= 2 else (0, "nothing")
+    except (ValueError, msgpack.UnpackException):
+        raise Refused("bad message: it does not begin as one") from None
+    _need(version == VERSION, f"its version is {_short(version)}, not {VERSION}")
+    return _short(name)
+
+
+def _unpacked(data: bytes, clients: int) -> list[Any]:
+    try:
+        values = msgpack.unpackb(
+            data,
+            max_array_len=max(clients, MOST_FIELDS),
+            max_map_len=0,
+            max_ext_len=0,
+        )
     except (ValueError, TypeError, msgpack.UnpackException):
-        raise Refused("bad message: it is not msgpack") from None
+        raise Refused("bad message: it is not msgpack as it is used here") from None
     _need(type(values) is list, "it is not a list")
     return values
 
@@ -186,7 +243,8 @@ def _need(condition: bool, problem: str) -> None:
 
 
 def _short(value: Any) -> str:
-    return repr(value)[:20]
+    """Of what may be anything, lists in lists in lists, too."""
+    return str(value)[:20] if type(value) in (int, str) else f"a {type(value).__name__}"
 
 
 def _number(least: int, most: int) -> Field:
@@ -241,48 +299,72 @@ def _exactly(size: int) -> Field:
     return _bytes(size, size)
 
 
-_client = _number(0, MOST_CLIENTS - 1)
-_round = _exactly(KEY)
+def _word(value: Any) -> str:
+    if type(value) is not str or len(value) > 100 or not value.isprintable():
+        raise Refused("is not a word of up to 100 letters")
+    return value
 
-READERS: dict[str, tuple[Field, ...]] = {
-    "Draw": (_bytes(1, 64), _number(1, 2**63 - 1)),
-    "Drawn": (_round, _client, _exactly(KEY)),
-    "Over": (_number(1, 2**63 - 1),),
-    "Setup": (
-        _bytes(1, 64),
-        _number(1, 2**63 - 1),
-        _number(1, 2**63 - 1),
-        _exactly(KEY),
-        _places,
-        _number(1, MOST_CLIENTS),
-        _number(1, MOST_CLIENTS),
-        _number(1, MOST_NUMBERS),
-        _number(0, MOST_NUMBERS),
-        _number(1, 32),
-        _bytes(0, KEY),
-        _by_client(_exactly(KEY)),
+
+def _term(value: Any) -> tuple[str, str]:
+    if type(value) is not list or len(value) != 2:
+        raise Refused("has an entry that is not a pair")
+    return _word(value[0]), _word(value[1])
+
+
+class Form(NamedTuple):
+    """How a kind of message is read."""
+
+    readers: tuple[Field, ...]  # of its fields, in their order
+    per_client: int = 0  # bytes that it may have for each client
+
+
+_client = _number(0, MOST_CLIENTS - 1)
+_round = _digest = _exactly(KEY)
+_run = _bytes(1, 64)
+_counter = _number(1, 2**63 - 1)
+_signature = _exactly(SIGNATURE)
+
+FORMS: dict[str, Form] = {
+    "Join": Form((_run, _bytes(16, 64), _digest, _list_of(_term), _signature)),
+    "Joined": Form((_round, _client, _signature)),
+    "Draw": Form((_run, _counter, _signature)),
+    "Drawn": Form((_round, _client, _digest)),
+    "Over": Form((_counter,)),
+    "Setup": Form(
+        (
+            _run,
+            _counter,
+            _counter,
+            _digest,
+            _places,
+            _number(1, MOST_CLIENTS),
+            _number(1, MOST_CLIENTS),
+            _number(1, MOST_NUMBERS),
+            _number(0, MOST_NUMBERS),
+            _number(1, 32),
+            _bytes(0, KEY),
+            _by_client(_digest),
+            _signature,
+        ),
+        per_client=50,
     ),
-    "Keys": (
-        _round,
-        _client,
-        _exactly(KEY),
-        _exactly(KEY),
-        _exactly(KEY),
-        _bytes(0, KEY),
-        _exactly(SIGNATURE),
-    ),
-    "Peers": (_round, _list_of(_bytes(0, 1000)), _list_of(_bytes(0, 1000))),
-    "Shares": (_round, _client, _by_client(_exactly(BOX))),
-    "Boxes": (_round, _by_client(_exactly(BOX))),
-    "Masked": (_round, _client, _bytes(1, 4 * MOST_NUMBERS)),
-    "Survivors": (_round, _places),
-    "Confirmed": (_round, _client, _exactly(SIGNATURE)),
-    "Unmask": (_round, _places, _places, _by_client(_exactly(SIGNATURE))),
-    "Revealed": (
-        _round,
-        _client,
-        _exactly(SEED),
-        _by_client(_exactly(SEED)),
-        _by_client(_exactly(SEED)),
+    "Keys": Form((_round, _client, _digest, _digest, _digest, _bytes(0, KEY), _signature)),
+    "Peers": Form((_round, _list_of(_bytes(0, 300)), _list_of(_bytes(0, 300))), per_client=610),
+    "Shares": Form((_round, _client, _by_client(_exactly(BOX))), per_client=BOX + 10),
+    "Boxes": Form((_round, _by_client(_exactly(BOX))), per_client=BOX + 10),
+    "Masked": Form((_round, _client, _bytes(1, 4 * MOST_NUMBERS))),
+    "Complaint": Form((_round, _client, _places), per_client=5),
+    "Survivors": Form((_round, _places), per_client=5),
+    "Confirmed": Form((_round, _client, _signature)),
+    "Unmask": Form((_round, _places, _places, _by_client(_signature)), per_client=90),
+    "Revealed": Form(
+        (
+            _round,
+            _client,
+            _exactly(SEED),
+            _by_client(_exactly(SEED)),
+            _by_client(_exactly(SEED)),
+        ),
+        per_client=2 * (SEED + 10),
     ),
 }

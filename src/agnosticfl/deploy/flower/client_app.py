@@ -20,7 +20,7 @@ from agnosticfl.deploy.flower.records import (
     to_arrays,
     to_record,
 )
-from agnosticfl.deploy.node import eligibility
+from agnosticfl.deploy.node import consent, eligibility
 from agnosticfl.deploy.node.contribute import Call, Contribute, answer, jax_client
 from agnosticfl.deploy.task import FederatedTask, read_task
 from agnosticfl.errors import check
@@ -66,9 +66,9 @@ def client_app(
         return answer(call, contribute(call), below(arrays, "channel_state."))
 
     def train(message: Message, context: Context) -> RecordDict:
-        task = read_task(Path(folder))
         if SECURE in message.content:
-            return step(message, context, lambda: vector(message, task, node_data(task, context)))
+            return step(message, context)
+        task = read_task(Path(folder))
         if "roster" in context.node_config:
             raise Refused("this node takes part in secure rounds only")
         own = node_data(task, context)
@@ -77,21 +77,25 @@ def client_app(
         )
 
     def join(message: Message, context: Context) -> RecordDict:
-        from agnosticfl.deploy.flower.secure_answers import introduction, own_member
-
-        del message
         task = read_task(Path(folder))
-        own = own_member(task.config, context.node_config)
-        memory = Path(str(context.node_config["memory"]))
         declines = declined(context, node_data(task, context).data.num_examples)
-        return declines or introduction(own, memory)
+        return declines or step(message, context)
 
-    def step(
-        message: Message, context: Context, work: Callable[[], dict[str, np.ndarray]] | None = None
-    ) -> RecordDict:
+    def step(message: Message, context: Context) -> RecordDict:
         from agnosticfl.deploy.flower.secure_answers import own_member, secure_answer
 
-        own = own_member(read_task(Path(folder)).config, context.node_config)
+        task = read_task(Path(folder))
+        own = own_member(task, context.node_config)
+
+        def work() -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+            data = node_data(task, context)
+            stated = own.agreement.holdings[own.place]
+            consent.check_stated(held_domains(data.data), tuple(stated))
+            alpha = to_arrays(message.content.array_records[ARRAYS])["alpha"]
+            least = float((task.config.secure or {}).get("least_alpha", 0))
+            weighty = consent.weighty(alpha, task.domains, least)
+            return vector(message, task, data), weighty
+
         return secure_answer(own, Path(str(context.node_config["memory"])), message, work)
 
     app.train()(discreet(train))
@@ -135,6 +139,11 @@ def node_policy(context: Context) -> eligibility.Policy:
     names = str(context.node_config.get("when", ""))
     number = context.node_config.get("min-examples", 1)
     return eligibility.conditions([name for name in names.split(",") if name], int(number))
+
+
+def held_domains(data: FederatedData) -> list[str]:
+    """The domains of which there are examples."""
+    return [data.domains[number] for number in np.unique(data.domain)]
 
 
 class NodeData(NamedTuple):

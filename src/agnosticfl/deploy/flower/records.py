@@ -10,8 +10,7 @@ ROUND = "round"  # which attempt at which round a message belongs to
 ARRAYS = "arrays"  # w, α and the state of the channel
 SUM = "sum"  # what a client adds to the sum: one vector, as `wire.pack` makes it
 DECLINED = "declined"  # instead of a contribution, from a client that does not join
-SECURE = "secure"  # a message of a secure round:
-PLACE, REQUEST = "place", "message"  # the client's place in the roster, or the protocol's bytes
+SECURE, REQUEST = "secure", "message"  # the bytes of a message of a secure round
 
 
 def to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:

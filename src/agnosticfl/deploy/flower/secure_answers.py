@@ -9,7 +9,8 @@ does not answer twice.
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Generator, Mapping
+import time
+from collections.abc import Callable, Collection, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,67 +18,63 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from agnosticfl.deploy import wire
-from agnosticfl.deploy.flower.records import ARRAYS, PLACE, REQUEST, SECURE, to_arrays
-from agnosticfl.deploy.keys import read_roster, read_signing_key
-from agnosticfl.errors import check
+from agnosticfl.deploy.agree import agreement_of
+from agnosticfl.deploy.flower.records import ARRAYS, REQUEST, ROUND, SECURE, to_arrays
+from agnosticfl.deploy.keys import read_signing_key
+from agnosticfl.deploy.roster import read_roster
+from agnosticfl.deploy.task import FederatedTask
+from agnosticfl.errors import check, choose
 from agnosticfl.files import sync
-from agnosticfl.runs.config import Config
 from agnosticfl.secagg import member as protocol
 from agnosticfl.secagg.agreement import Agreement, Member, member
+from agnosticfl.secagg.messages import Refused, Setup
 
 
-def run_name(config: Config) -> bytes:
-    """What a run is called in the keys and signatures of its rounds."""
-    return f"{config.task}-{config.algorithm}-seed{config.seed}".encode()[:64]
-
-
-def own_member(config: Config, node_config: Mapping[str, Any]) -> Member:
+def own_member(task: FederatedTask, node_config: Mapping[str, Any]) -> Member:
     """This node's place in the federation: its own roster, smallest sum and distrust."""
     for name in ("roster", "signing-key"):
         check(name in node_config, f"this node was started without its {name}")
-    agreement = Agreement(
-        run=run_name(config),
-        roster=read_roster(Path(str(node_config["roster"]))),
-        fewest=int(node_config.get("fewest", Agreement._field_defaults["fewest"])),
-        dishonest=int(node_config.get("dishonest", Agreement._field_defaults["dishonest"])),
+    usual = Agreement._field_defaults
+    agreement = agreement_of(
+        task,
+        read_roster(Path(str(node_config["roster"]))),
+        fewest=int(node_config.get("fewest", usual["fewest"])),
+        dishonest=int(node_config.get("dishonest", usual["dishonest"])),
     )
-    return member(agreement, read_signing_key(Path(str(node_config["signing-key"]))))
-
-
-def introduction(own: Member, memory: Path) -> RecordDict:
-    """What a client says that joins: which of the registered keys is its own.
-
-    A round that it was in is over by that, whether it ended or not, and its secrets are forgotten.
-    """
-    with _alone(memory):
-        _remember(memory, protocol.dump(protocol.forget(_remembered(memory))))
-    return RecordDict({SECURE: ConfigRecord({PLACE: own.place})})
+    alone = [name for name in str(node_config.get("alone", "")).split(",") if name]
+    for name in alone:
+        choose(name, task.domains, "--alone")
+    return member(agreement, read_signing_key(Path(str(node_config["signing-key"]))), alone)
 
 
 def secure_answer(
     own: Member,
     memory: Path,
     message: Message,
-    work: Callable[[], Mapping[str, np.ndarray]] | None = None,
+    work: Callable[[], tuple[Mapping[str, np.ndarray], Collection[str]]],
 ) -> RecordDict:
     """The answer to one request of a secure round, or `Refused`.
 
     Args:
       memory: the file in which this client keeps what it must remember.
-      work: gives its contribution, packed, if it is asked for.
+      work: gives its contribution, packed, if it is asked for, and the domains with weight in it.
     """
+    t: Any = message.content.config_records[ROUND]["round"]
 
-    def vector() -> np.ndarray:
-        packed = work() if work else {}
+    def own_work(setup: Setup) -> protocol.Work:
+        if t != setup.t:
+            raise Refused(f"the work is for round {t}, and the sum for round {setup.t}")
+        packed, weighty = work()
         check(set(packed) == {"int32"}, f"a secure sum is one of int32, and not of {set(packed)}")
-        return packed["int32"].view(np.uint32)
+        return protocol.Work(packed["int32"].view(np.uint32), weighty)
 
-    request = message.content.config_records[SECURE][REQUEST]
-    given = message.content.array_records.get(ARRAYS)
-    sent = wire.digest(to_arrays(given)) if given is not None else b""
+    request: Any = message.content.config_records[SECURE][REQUEST]
     check(isinstance(request, bytes), "the request of a secure round is not in bytes")
+    given = message.content.array_records.get(ARRAYS)
+    sent = wire.digest(t, to_arrays(given)) if given is not None else b""
+    now = time.time_ns() // 10**6
     with _alone(memory):
-        state, reply = protocol.answer(own, _remembered(memory), request, vector, sent)  # type: ignore[arg-type]
+        state, reply = protocol.answer(own, _remembered(memory), request, now, own_work, sent)
         _remember(memory, protocol.dump(state))
     return RecordDict({SECURE: ConfigRecord({REQUEST: reply})})
 

@@ -11,13 +11,14 @@ open one sum of a round only, so a sum is kept as soon as it is open, and a roun
 it is being opened is given up: the model stays as it was.
 """
 
+import functools
 import time
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from agnosticfl.core import tree
@@ -36,15 +37,15 @@ from agnosticfl.deploy.flower.federation import (
     select,
     stamp,
 )
-from agnosticfl.deploy.flower.records import ARRAYS, PLACE, REQUEST, ROUND, SECURE, to_record
+from agnosticfl.deploy.flower.records import ARRAYS, REQUEST, ROUND, SECURE, to_record
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
 from agnosticfl.errors import check
 from agnosticfl.files import write_bytes
 from agnosticfl.runs.config import Config
-from agnosticfl.secagg.aggregator import Server
-from agnosticfl.secagg.agreement import Agreement, check_agreement, in_words, roster_digest
-from agnosticfl.secagg.messages import Refused
-from agnosticfl.secagg.primitives import KEY, digest
+from agnosticfl.secagg.aggregator import Server, joined, question
+from agnosticfl.secagg.agreement import Agreement, check_agreement, in_words
+from agnosticfl.secagg.messages import Join, Refused, pack
+from agnosticfl.secagg.primitives import KEY, Ed25519PrivateKey, digest, verify_key
 
 JOIN = f"{MessageType.QUERY}.join"
 STEP = f"{MessageType.QUERY}.secure"
@@ -56,7 +57,8 @@ class SecureStrategy(AgnosticStrategy):
     """`AgnosticStrategy` whose sums are secure.
 
     Args:
-      agreement: of the federation, as its clients know them.
+      agreement: of the federation, as its clients know it.
+      key: of the server, whose public half is in the app.
     """
 
     def __init__(
@@ -66,10 +68,12 @@ class SecureStrategy(AgnosticStrategy):
         policy: RoundPolicy,
         data: Splits,
         agreement: Agreement,
+        key: Ed25519PrivateKey,
         model: Model | None = None,
     ):
         super().__init__(config, folder, policy, data, model)
-        self.agreement = check_agreement(agreement)
+        self.agreement, self.key = check_agreement(agreement), key
+        check(verify_key(key) == agreement.server, "the server's signing key is not the app's")
         self._last = 0  # number of the last secure round
         # Beside the run folder: if this process dies now, clients will not open this sum again.
         self._kept = folder.with_name(f"{folder.name}.sum")
@@ -86,7 +90,7 @@ class SecureStrategy(AgnosticStrategy):
         bits = self.channel.bits
         short = 0 if bits is None else jax.tree.leaves(self.message)[0].size
         arrays = tree.named(sent)
-        total = self._kept_sum(attempt.round, wire.digest(arrays))
+        total = self._kept_sum(attempt.round, wire.digest(attempt.round, arrays))
         if total is None:
             total = self._open(grid, arrays, attempt, sizes["int32"], short, bits or 32)
         return wire.unpack({"int32": total.view(np.int32)}, self.message)
@@ -102,11 +106,19 @@ class SecureStrategy(AgnosticStrategy):
     ) -> np.ndarray:
         """The sum of one secure round."""
         nodes = self._joined(grid, attempt)
-        sent = wire.digest(arrays)
+        sent = wire.digest(attempt.round, arrays)
         # Never used twice, not even by a server that lost its memory.
         self._last = max(self._last + 1, time.time_ns() // 10**6)
         server = Server(
-            self.agreement, self._last, list(nodes), length, short, bits, sent, attempt.round
+            self.agreement,
+            self.key,
+            self._last,
+            list(nodes),
+            length,
+            short,
+            bits,
+            sent,
+            attempt.round,
         )
         try:
             while server.requests:
@@ -129,9 +141,7 @@ class SecureStrategy(AgnosticStrategy):
         return np.frombuffer(content[KEY:], "<u4") if content[:KEY] == name else None
 
     def _name(self, t: int, sent: bytes) -> bytes:
-        """Of a sum: another federation, as another roster shows, opens its own."""
-        roster = roster_digest(self.agreement)
-        return digest(b"sum", self.agreement.run, roster, t.to_bytes(8, "big"), sent)
+        return digest(b"sum", self.agreement.run, t.to_bytes(8, "big"), sent)
 
     def _end(self, grid: Grid, server: Server, nodes: dict[int, int], attempt: Attempt) -> None:
         """Tells the clients of a round that is abandoned to forget its secrets."""
@@ -142,12 +152,20 @@ class SecureStrategy(AgnosticStrategy):
     def _joined(self, grid: Grid, attempt: Attempt) -> dict[int, int]:
         """Place in the roster -> node, of those who want to take part."""
         chosen = select(grid, self.policy, self.config.seed, attempt)
-        content = RecordDict({ROUND: stamp(attempt)})
+        asked = question(self.agreement, self.key, bytes.fromhex(attempt.token))
+        content = RecordDict({ROUND: stamp(attempt), SECURE: ConfigRecord({REQUEST: pack(asked)})})
         messages = [request(node, JOIN, content, self.policy.step) for node in chosen]
-        gathered = gather(grid, messages, attempt, seconds=self.policy.step, refusal=self._stranger)
         nodes: dict[int, int] = {}
+        gathered = gather(
+            grid,
+            messages,
+            attempt,
+            seconds=self.policy.step,
+            refusal=functools.partial(self._stranger, asked),
+        )
         for reply in gathered.replies:
-            place, node = _place(reply), reply.metadata.src_node_id
+            node = reply.metadata.src_node_id
+            place = joined(self.agreement, asked, _bytes(reply.content))
             if nodes.setdefault(place, node) != node:
                 LOG.warning("node %d says that it is client %d, as another does", node, place)
         needed = max(self.policy.minimum, self.agreement.fewest)
@@ -155,11 +173,13 @@ class SecureStrategy(AgnosticStrategy):
             raise Abandoned(f"{len(nodes)} clients join, and {needed} are needed")
         return nodes
 
-    def _stranger(self, content: RecordDict) -> str | None:
-        record = content.config_records.get(SECURE, ConfigRecord())
-        place = record.get(PLACE)
-        known = type(place) is int and 0 <= place < len(self.agreement.roster)
-        return None if known else "it says no place in the roster"
+    def _stranger(self, asked: Join, content: RecordDict) -> str | None:
+        try:
+            if (no_answer := _no_answer(content)) is None:
+                joined(self.agreement, asked, _bytes(content))
+        except Refused as error:
+            return str(error)
+        return no_answer
 
     def _step(
         self,
@@ -197,8 +217,7 @@ class SecureStrategy(AgnosticStrategy):
         place_of = {node: place for place, node in nodes.items()}
         dropped = set(server.dropped)
         for reply in gathered.replies:
-            answer: Any = reply.content.config_records[SECURE][REQUEST]
-            server.receive(place_of[reply.metadata.src_node_id], answer)
+            server.receive(place_of[reply.metadata.src_node_id], _bytes(reply.content))
         stage = server.stage
         server.advance()
         for place in sorted(set(server.dropped) - dropped):
@@ -213,8 +232,8 @@ class SecureStrategy(AgnosticStrategy):
             )
 
 
-def _place(reply: Message) -> int:
-    return int(reply.content.config_records[SECURE][PLACE])  # type: ignore[arg-type]
+def _bytes(content: RecordDict) -> bytes:
+    return content.config_records[SECURE][REQUEST]  # type: ignore[return-value]
 
 
 def _no_answer(content: RecordDict) -> str | None:

@@ -83,16 +83,15 @@ def make_strategy(
     data = server_data(task, options)
     if task.config.secure is None:
         return AgnosticStrategy(task.config, out, policy, data, model)
-    from agnosticfl.deploy.flower.secure_answers import run_name
+    from agnosticfl.deploy.agree import agreement_of
     from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
-    from agnosticfl.deploy.keys import read_roster
-    from agnosticfl.secagg.agreement import Agreement
+    from agnosticfl.deploy.keys import read_signing_key
+    from agnosticfl.deploy.roster import read_roster
 
     roster = read_roster(Path(str(options["roster"])))
-    agreement = Agreement(
-        run_name(task.config), roster, policy.minimum, int(options.get("dishonest", 1))
-    )
-    return SecureStrategy(task.config, out, policy, data, agreement, model)
+    agreement = agreement_of(task, roster, policy.minimum, int(options.get("dishonest", 1)))
+    key = read_signing_key(Path(str(options["signing-key"])))
+    return SecureStrategy(task.config, out, policy, data, agreement, key, model)
 
 
 def first_params(task: FederatedTask, model: Model) -> dict[str, np.ndarray]:

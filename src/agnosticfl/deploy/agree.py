@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a federation agreed on, as its secure rounds know it: from its task and its roster."""
+
+from agnosticfl.deploy.roster import Roster, roster_digest
+from agnosticfl.deploy.task import FederatedTask, terms
+from agnosticfl.errors import choose
+from agnosticfl.secagg.agreement import Agreement
+
+
+def agreement_of(task: FederatedTask, roster: Roster, fewest: int, dishonest: int) -> Agreement:
+    """The same on the server and on every client, but for the last two.
+
+    Args:
+      fewest, dishonest: what this machine insists on.
+    """
+    for card in roster.members:
+        for domain in card.domains:
+            choose(domain, task.domains, f"domain of {card.name!r} in the roster")
+    return Agreement(
+        run=task.run.encode(),
+        roster=tuple(card.signing_key for card in roster.members),
+        server=bytes.fromhex(task.server_key),
+        rounds=task.config.rounds,
+        holdings=tuple(card.domains for card in roster.members),
+        terms={**terms(task), "roster": f"number {roster.serial}, {roster_digest(roster).hex()}"},
+        fewest=fewest,
+        dishonest=dishonest,
+    )

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a client lets itself be asked in a secure round: which α it takes.
+
+The sum of updates is Σ_k β^k Δ^k with β^k = Σ_i α_i N^k_i. An α that leaves weight to one client
+alone makes that sum this client's own update, although it is a sum over all of them.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from agnosticfl.secagg.messages import Refused
+
+LEAST = 0.01  # a domain with less of the largest α than that has no weight to speak of
+ROUNDING = 1e-5
+
+
+def weighty(alpha: np.ndarray, domains: Sequence[str], least: float) -> tuple[str, ...]:
+    """The domains that have weight in a round; `Refused` if the task does not allow this α.
+
+    Args:
+      least: the task's `secure.least_alpha`.
+    """
+    usual = (np.dtype("<f4"), (len(domains),))
+    if (alpha.dtype, alpha.shape) != usual or not np.isfinite(alpha).all():
+        raise Refused(f"α is not {len(domains)} finite numbers of 32 bits, one for each domain")
+    if not abs(float(alpha.max()) - 1) < ROUNDING:
+        raise Refused(f"the largest α is {alpha.max():.6g}, not 1")
+    lowest = int(alpha.argmin())
+    if alpha[lowest] < least * (1 - ROUNDING):
+        raise Refused(
+            f"α of domain {domains[lowest]!r} is {alpha[lowest]:.6g};"
+            f" the task allows no less than {least} of the largest"
+        )
+    heavy = alpha >= max(least, LEAST) * (1 - ROUNDING)
+    return tuple(name for name, has_weight in zip(domains, heavy, strict=True) if has_weight)
+
+
+def check_stated(held: Sequence[str], stated: Sequence[str]) -> None:
+    """Refuses to work on examples of a domain that the roster does not say this client holds."""
+    unknown = sorted(set(held) - set(stated))
+    if unknown:
+        raise Refused(
+            f"this client has examples of domain {unknown[0]!r}; its entry in the roster states"
+            f" {', '.join(map(repr, stated))}"
+        )
