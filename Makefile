@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all check format bench clean
+.PHONY: demo test test-all attack check format bench clean
 
 demo: $(VENV)/.core
 	rm -rf runs/demo
@@ -15,6 +15,10 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.all
 	$(BIN)/python -m pytest
+
+# Plays the attacks of docs/security.md against the real client and server code, and prints a table.
+attack: $(VENV)/.dev
+	$(BIN)/python -m pytest -m attack -p tests.helpers.attacks
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

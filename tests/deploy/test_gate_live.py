@@ -90,6 +90,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
         yield served
 
 
+@pytest.mark.attack(
+    "a stranger calls the coordinator",
+    "the gate: ten routes of the fleet, for registered keys",
+)
 def test_every_route_of_flower_is_closed_to_a_stranger(server: Served):
     """The same answer to all, the fleet's among them, and to a route that does not exist."""
     with server.client() as client:
@@ -102,6 +106,10 @@ def test_every_route_of_flower_is_closed_to_a_stranger(server: Served):
         assert path not in log
 
 
+@pytest.mark.attack(
+    "a client calls control, or replays a request",
+    "the gate: routes by name, a signature is taken once",
+)
 def test_a_client_s_key_opens_the_fleet_only_and_each_signature_once(server: Served):
     ann = Knock(server.keys[0])
     with server.client() as client:
@@ -134,6 +142,10 @@ def test_the_server_s_files_are_its_user_s(server: Served):
         assert (state / name).stat().st_mode & 0o077 == 0, name
 
 
+@pytest.mark.attack(
+    "another user of the server's machine calls the SuperLink",
+    "the kernel says whose a connection is",
+)
 @pytest.mark.skipif(os.getuid() != 0, reason="needs to become another user")
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_another_user_of_the_machine_does_not_reach_the_superlink(server: Served):
@@ -160,6 +172,10 @@ def test_the_kernel_s_table_says_whose_a_connection_is():
     assert owner(table, *reversed(ends)) is None
 
 
+@pytest.mark.attack(
+    "a stranger runs an app, registers, lists, stops, reads logs",
+    "the gate; the SuperLink listens on loopback",
+)
 @pytest.mark.slow
 def test_a_stranger_s_commands_are_refused_and_nothing_of_his_runs(server: Served):
     marker = server.place / "marker"
@@ -266,6 +282,10 @@ class Attack:
             thread.join()
 
 
+@pytest.mark.attack(
+    "slow and oversize requests while a run goes on",
+    "limits of the gate",
+)
 @pytest.mark.slow
 def test_a_federation_under_attack_trains_to_its_end(server: Served):
     """In its second round the gate is killed as well, and stands again."""

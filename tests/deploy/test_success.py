@@ -9,6 +9,10 @@ from tests.deploy.success import failures
 STATED = 0.05  # of the clients are lost in a round
 
 
+@pytest.mark.attack(
+    "clients drop out at random",
+    "neighbours planned for what the policy does",
+)
 @pytest.mark.parametrize("over_selection", [1.0, 1.3])
 @pytest.mark.parametrize(("clients", "rounds"), [(10, 2000), (50, 400), (100, 200), (1000, 4)])
 def test_rounds_succeed_at_the_stated_drop_out(clients: int, rounds: int, over_selection: float):

@@ -37,6 +37,10 @@ def test_who_joins_forgets_the_round_before():
     assert not state.mask_seed
 
 
+@pytest.mark.attack(
+    "a client joins in another's name",
+    "joins are signed",
+)
 def test_a_join_in_anothers_name_or_to_another_question_is_refused():
     members, question_ = federation(5, terms=TERMS), asked()
     agreement = members[0].agreement
@@ -55,6 +59,10 @@ def test_a_join_in_anothers_name_or_to_another_question_is_refused():
         joined(agreement, later, reply)
 
 
+@pytest.mark.attack(
+    "a server with another task, schema, program or roster",
+    "named digests of what was agreed on",
+)
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -83,6 +91,10 @@ def test_no_round_on_other_terms():
         play.answer(0, play.server.requests[0])
 
 
+@pytest.mark.attack(
+    "somebody else begins a round",
+    "the set-up is signed by the key in the app",
+)
 @pytest.mark.parametrize("clients", [5, 40])
 def test_only_the_server_begins_a_round(clients: int):
     play = Play(federation(clients))
@@ -98,6 +110,10 @@ def test_only_the_server_begins_a_round(clients: int):
     assert play.states[0] == client.IDLE
 
 
+@pytest.mark.attack(
+    "a number that locks a client out for ever",
+    "numbers are bounded by the clock",
+)
 def test_no_number_locks_a_client_out():
     """Neither a set-up nor a draw is taken that lies ahead; later rounds go on as before."""
     play = Play(federation(40))
@@ -111,6 +127,10 @@ def test_no_number_locks_a_client_out():
 HOLDINGS = [("a",), ("a",), ("a", "b"), ("b",), ("b", "c"), ("b",)]
 
 
+@pytest.mark.attack(
+    "the sums of a domain with one holder",
+    "clients count the holders in the cohort",
+)
 def test_of_a_domain_with_few_holders_nobody_shows_sums():
     play = Play(federation(6, holdings=HOLDINGS))
     play.stage()
@@ -127,6 +147,10 @@ def test_an_operator_may_allow_it():
     np.testing.assert_array_equal(play.server.total, play.sum_of(range(6)))
 
 
+@pytest.mark.attack(
+    "the other holders of a domain are said to be lost",
+    "clients count the holders among the survivors",
+)
 def test_holders_that_are_said_to_be_lost_do_not_count():
     """A server that says that the others dropped out would be shown the last one's sums."""
     holdings = [("a",)] * 3 + [("b",)] * 7
@@ -138,6 +162,10 @@ def test_holders_that_are_said_to_be_lost_do_not_count():
     assert "domain 'a' has 2 holders among the survivors, fewer than 3" in play.refusals[1]
 
 
+@pytest.mark.attack(
+    "an α with weight for one client alone",
+    "clients count who has weight",
+)
 def test_an_alpha_with_weight_for_few_is_refused():
     holdings = [("a",)] * 2 + [("b",)] * 8
     play = Play(federation(10, holdings=holdings, alone=("a",))).until("masked vectors")
@@ -149,6 +177,10 @@ def test_an_alpha_with_weight_for_few_is_refused():
     }
 
 
+@pytest.mark.attack(
+    "an α with weight for one client alone",
+    "clients count who has weight",
+)
 def test_an_alpha_with_weight_for_few_survivors_is_refused():
     holdings = [("a",)] * 3 + [("b",)] * 7
     play = Play(federation(10, holdings=holdings, alone=("a", "b"))).until("masked vectors")

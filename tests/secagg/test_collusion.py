@@ -22,6 +22,10 @@ def most_tolerated(clients: int) -> int:
     return max(d for d in range(clients) if tolerates(clients, own, d))
 
 
+@pytest.mark.attack(
+    "two lists of survivors, with dishonest clients",
+    "t and the quorum, ⌊2n/3⌋ + 1",
+)
 @pytest.mark.parametrize(
     ("clients", "liars"), [*ONCE, *((n, most_tolerated(n)) for n in (3, 4, 5, 10, 20, 33))]
 )
@@ -40,6 +44,10 @@ def test_the_adversary_opens_a_vector_if_more_are_dishonest_than_is_said(clients
     np.testing.assert_array_equal(found, play.vectors[0])
 
 
+@pytest.mark.attack(
+    "two lists on the ring, without dishonest clients",
+    "the quorum, and t ≥ ⌈(2(k + 1) + b)/3⌉",
+)
 @pytest.mark.parametrize(
     ("clients", "dropout"), [(100, 0.1), pytest.param(250, 0.2, marks=pytest.mark.slow)]
 )
@@ -70,6 +78,10 @@ def test_a_client_refuses_a_round_that_bears_fewer_than_it_insists_on(insisted: 
     assert play.refusals == ({} if bears else {0: said})
 
 
+@pytest.mark.attack(
+    "two sums of one round that differ by one client",
+    "a client opens one sum for each t",
+)
 def test_of_one_round_a_client_opens_one_sum():
     """With the cohort that it answered, or another: the difference would be a vector."""
     members = federation(6)

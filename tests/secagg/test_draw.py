@@ -47,6 +47,10 @@ def test_numbers_that_are_lost_change_the_ring_and_too_many_end_the_round():
         play.stage(dict.fromkeys(committee[:5], "keys"))
 
 
+@pytest.mark.attack(
+    "the server chooses the ring",
+    "clients commit to numbers first",
+)
 def test_a_client_takes_part_only_if_its_own_commitment_is_there():
     play = Play(federation(CLIENTS)).until("keys")
     setup = parse(play.server.requests[ME], Setup)
@@ -86,6 +90,10 @@ def another(play: Play, **fields: Any) -> Callable[[list[bytes]], list[bytes]]:
     return change
 
 
+@pytest.mark.attack(
+    "the server makes numbers of the draw up",
+    "signed numbers, checked against commitments",
+)
 def test_numbers_that_were_not_committed_to_make_no_ring():
     play = drawn()
     outsider = next(

@@ -81,6 +81,10 @@ def test_a_message_with_other_fields_is_refused_or_of_the_right_types(data: st.D
         assert pack(message) == packed([VERSION, name, *fields])
 
 
+@pytest.mark.attack(
+    "any bytes at all",
+    "strict parsers, fuzzed",
+)
 @pytest.mark.parametrize("stage", STAGES)
 @given(st.data())
 @settings(max_examples=30)
@@ -153,6 +157,10 @@ def nested(depth: int) -> bytes:
     return b"\x91" * depth + b"\xc0"
 
 
+@pytest.mark.attack(
+    "nested lists",
+    "nothing is read that a kind of message cannot have",
+)
 @pytest.mark.parametrize(
     "field",
     [nested(300), nested(1000), nested(100_000), b"\xdd\xff\xff\xff\xff", b"\xdc\xff\xff"],
@@ -167,6 +175,10 @@ def test_lists_in_lists_are_refused(field: bytes):
                 messages.kind_of(data)
 
 
+@pytest.mark.attack(
+    "ten megabytes that become hundreds",
+    "a limit for each kind of message",
+)
 @pytest.mark.parametrize("item", [b"\xc0", b"\x90", b"\x01", b"\x80", b"\xa0", b"\xc4\x00"])
 def test_many_bytes_do_not_become_many_more(item: bytes):
     """Ten megabytes of small things would be hundreds of megabytes of Python objects."""

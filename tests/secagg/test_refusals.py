@@ -84,6 +84,10 @@ def test_setups(fields: dict[str, Any], why: str):
     refused(play, setup(play, **fields), why)
 
 
+@pytest.mark.attack(
+    "one client is sent something else to work on",
+    "the digest of what is sent is in the round's name",
+)
 def test_a_client_that_was_given_something_else_refuses():
     """A server that sends all others a model at which they add nothing would read its vector."""
     play = Play(federation(5), sent=b"w and alpha")

@@ -162,6 +162,10 @@ def lying(about: str, place: int):
     return change
 
 
+@pytest.mark.attack(
+    "wrong shares or seeds when unmasking",
+    "commitments; the liar is named",
+)
 @pytest.mark.parametrize("about", ["alive", "dead", "own_seed"])
 def test_one_who_lies_when_unmasking_does_not_change_the_sum(about: str):
     play = Play(federation(10))
@@ -236,6 +240,10 @@ def broken_boxes(dealer: int, receivers: Collection[int]):
     return change
 
 
+@pytest.mark.attack(
+    "boxes that do not open",
+    "complaints; the retry is without the culprit",
+)
 def test_who_makes_boxes_that_do_not_open_is_accused_by_all_who_got_one():
     play = Play(federation(10)).until("shares")
     play.stage(change=broken_boxes(3, [0, 1, 2]))
