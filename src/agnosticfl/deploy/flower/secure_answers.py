@@ -19,24 +19,19 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from agnosticfl.deploy import wire
 from agnosticfl.deploy.flower.records import ARRAYS, PLACE, REQUEST, SECURE, to_arrays
 from agnosticfl.deploy.keys import read_roster, read_signing_key
+from agnosticfl.deploy.task import FederatedTask
 from agnosticfl.errors import check
 from agnosticfl.files import sync
-from agnosticfl.runs.config import Config
 from agnosticfl.secagg import member as protocol
 from agnosticfl.secagg.agreement import Agreement, Member, member
 
 
-def run_name(config: Config) -> bytes:
-    """What a run is called in the keys and signatures of its rounds."""
-    return f"{config.task}-{config.algorithm}-seed{config.seed}".encode()[:64]
-
-
-def own_member(config: Config, node_config: Mapping[str, Any]) -> Member:
+def own_member(task: FederatedTask, node_config: Mapping[str, Any]) -> Member:
     """This node's place in the federation: its own roster, smallest sum and distrust."""
     for name in ("roster", "signing-key"):
         check(name in node_config, f"this node was started without its {name}")
     agreement = Agreement(
-        run=run_name(config),
+        run=task.run.encode(),
         roster=read_roster(Path(str(node_config["roster"]))),
         fewest=int(node_config.get("fewest", Agreement._field_defaults["fewest"])),
         dishonest=int(node_config.get("dishonest", Agreement._field_defaults["dishonest"])),
