@@ -8,6 +8,8 @@ the same number would mean one thing here and another thing elsewhere.
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from agnosticfl.data.formats.tables import Table, check_column
 from agnosticfl.data.preparation.apply import Notes, features_of, joined
 from agnosticfl.data.preparation.fit import Batch
@@ -23,6 +25,8 @@ from agnosticfl.data.tabular.options import Options, listed
 from agnosticfl.errors import BadInput, check
 
 INPUTS = ("x", "tokens")  # what a column of lists is called that models read
+UNSCALED = (0.0, 1.0)  # mean and deviation
+FAR = 5  # deviations
 
 
 def agreed_preparation(options: Options, tables: Sequence[Table]) -> Preparation | None:
@@ -45,12 +49,26 @@ def agreed_preparation(options: Options, tables: Sequence[Table]) -> Preparation
 
 def found_by(agreed: Preparation, batches: Iterable[Batch], place: str) -> list[str]:
     """What these rows have that the rows which taught the preparation had not."""
-    rows, notes = 0, list[Notes]()
-    for where, batch, training in batches:
-        rows += int(training.sum())
-        notes.append(features_of(agreed, where, batch)[1])
-    check(rows > 0, f"{place}: there is no training row")
-    return joined(notes).lines()
+    notes, training, rows = list[Notes](), 0, 0
+    total = np.zeros(len(agreed.x_columns))
+    for where, batch, chosen in batches:
+        features, found = features_of(agreed, where, batch)
+        notes.append(found)
+        training, rows = training + int(chosen.sum()), rows + len(chosen)
+        total += features["x"].sum(axis=0, dtype=float) if len(total) else 0
+    check(training > 0, f"{place}: there is no training row")
+    return joined(notes).lines() + list(_far_off(agreed, total / rows))
+
+
+def _far_off(agreed: Preparation, means: np.ndarray) -> Iterator[str]:
+    """Columns whose mean, in agreed deviations from the agreed mean, is hard to believe."""
+    known = dict(zip(agreed.x_columns, means.tolist(), strict=True))
+    for column in agreed.columns:
+        if isinstance(column, Number) and column[1:3] != UNSCALED and abs(known[column.name]) > FAR:
+            yield (
+                f"column {column.name!r}: the mean of these rows is {known[column.name]:.3g} agreed"
+                f" deviations from the agreed mean, {column.mean:.4g}; is it in the same unit?"
+            )
 
 
 def _contradictions(options: Options, agreed: Preparation) -> Iterator[tuple[str, str, str]]:
@@ -74,7 +92,7 @@ def _contradictions(options: Options, agreed: Preparation) -> Iterator[tuple[str
         yield "classes", ",".join(listed(options.classes)), _classes(label)
     if options.missing not in (usual["missing"], agreed.missing):
         yield "missing", options.missing, agreed.missing
-    scaled = any(isinstance(c, Number) and c[1:3] != (0.0, 1.0) for c in agreed.columns)
+    scaled = any(isinstance(c, Number) and c[1:3] != UNSCALED for c in agreed.columns)
     if options.scale != usual["scale"] and scaled:
         yield "scale", options.scale, "standard"
 
