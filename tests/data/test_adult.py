@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agnosticfl.data.formats.tables import open_table
 from agnosticfl.data.loaders import adult
+from agnosticfl.data.preparation.apply import label_of, prepared_rows
 from agnosticfl.errors import BadInput
 from tests.data.image_files import collect
 from tests.data.real import real_data
@@ -32,6 +34,20 @@ def write(folder: Path, train: str = TRAIN, test: str = TEST) -> list[Path]:
     (folder / "adult.data").write_text(train)
     (folder / "adult.test").write_text(test)
     return [folder]
+
+
+def test_new_rows_become_what_was_stored(tmp_path: Path) -> None:
+    """The store says how a row became features: another one's means would be noticed."""
+    source = adult.load(write(tmp_path), clients=1)
+    names = [*adult._COLUMNS, "income"]
+    table = open_table(tmp_path / "adult.data", names)
+    assert source.preparation is not None
+    assert source.labels == ("<=50K", ">50K")
+    (some,) = prepared_rows(source.preparation, table, ["income"])
+    train = collect(source)["train"]
+    np.testing.assert_array_equal(some.features["x"], train.features["x"])
+    y = label_of(source.preparation, some.place, some.batch)
+    np.testing.assert_array_equal(y, train.features["y"])
 
 
 def test_features_by_hand(tmp_path: Path) -> None:

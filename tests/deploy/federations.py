@@ -8,7 +8,7 @@ import numpy as np
 
 from agnosticfl.deploy.flower.federation import RoundPolicy
 from agnosticfl.deploy.node.examples import dealt
-from agnosticfl.deploy.task import FederatedTask, federated_config
+from agnosticfl.deploy.task import FederatedTask, federated_config, new_task
 from agnosticfl.runs.build import Built, assemble, build, build_engine
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.records import read_records
@@ -22,7 +22,7 @@ POLICY = RoundPolicy(clients=NODES, minimum=2, over_selection=1.0, deadline=0.2,
 def toy(rounds: int = 3, nodes: int = NODES) -> FederatedTask:
     """The toy, as so many machines agree on it."""
     config = federated_config(resolve("toy", rounds=rounds), nodes)
-    return FederatedTask(config, build(config).data.train.domains)
+    return new_task(config, build(config).data)._replace(run="toy-of-the-tests")
 
 
 def simulate(folder: Path, config: Config, clients: int = NODES) -> list[dict[str, Any]]:

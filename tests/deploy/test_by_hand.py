@@ -142,8 +142,8 @@ def test_the_commands_of_the_page_make_a_federation(shell: Shell, tmp_path: Path
     )
     server, out = tmp_path / "server", tmp_path / "server" / "runs" / "live"
 
-    shell.run([*page.line("deploy init", typed), "--rounds", "2"], "server")
     shell.run(page.line("deploy keys server", typed), "server")
+    shell.run([*page.line("deploy init", typed), "--rounds", "2"], "server")
     (server / "keys" / "clients").mkdir()
     for name in PEOPLE:
         shell.run(page.line("deploy keys client", typed, **{"ann.key": f"{name}.key"}), name)

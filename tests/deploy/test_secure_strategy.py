@@ -17,7 +17,6 @@ from agnosticfl.deploy.flower import federation, secure_answers
 from agnosticfl.deploy.flower.client_app import client_app
 from agnosticfl.deploy.flower.federation import NoProgress
 from agnosticfl.deploy.flower.records import REQUEST, SECURE, to_record
-from agnosticfl.deploy.flower.secure_answers import run_name
 from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
 from agnosticfl.deploy.flower.server_app import first_params, server_data
 from agnosticfl.deploy.keys import make_signing_key, read_roster, read_signing_key
@@ -80,7 +79,7 @@ def play(
         folder / "run",
         POLICY._replace(**{"minimum": 3, "attempts": 2, "step": 0.2, **policy}),
         server_data(task, {"data": ""}),
-        Agreement(run_name(task.config), read_roster(keys / "roster")),
+        Agreement(task.run.encode(), read_roster(keys / "roster")),
     )
     first = to_record(first_params(task, build(task.config).model))
     strategy.start(grid, first, rounds, POLICY.deadline)

@@ -270,7 +270,7 @@ def test_a_private_run_is_not_deployed():
 @pytest.mark.parametrize("setting", ["compress.bits=4", "compress.top_k=0.5"])
 def test_compressed_updates_travel_and_add_up_as_in_the_simulator(tmp_path: Path, setting: str):
     config = federated_config(resolve("toy", rounds=2, sets=[setting]), NODES)
-    play(tmp_path, task=FederatedTask(config, toy().domains))
+    play(tmp_path, task=toy()._replace(config=config))
     assert_same(read_records(tmp_path / "run"), simulate(tmp_path / "simulated", config))
 
 

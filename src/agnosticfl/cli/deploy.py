@@ -11,7 +11,7 @@ import typer
 
 from agnosticfl.cli.arguments import Algorithm, Resume, Rounds, Seed, Sets, Task
 from agnosticfl.cli.plain import Program
-from agnosticfl.errors import check, require
+from agnosticfl.errors import check, choose, require
 
 deploy_app = Program(help="Run a federation of real machines.")
 keys_app = Program(help="Make the keys of a federation.")
@@ -45,12 +45,27 @@ def init(
     rounds: Rounds = None,
     seed: Seed = 0,
     secure: Secure = False,
+    keys: Annotated[
+        Path | None,
+        typer.Option(metavar="KEYS", help="What `keys server` made; --secure needs it."),
+    ] = None,
     sets: Sets = None,
 ) -> None:
-    """Write the Flower app of a task, ready to be served."""
-    from agnosticfl.deploy.app import write_app
+    """Write the Flower app of a task, ready to be served.
 
-    write_app(folder, _task(task, clients, algorithm, rounds, seed, secure, sets))
+    It also holds what the clients' data must be like and, if the task's data came from a raw table,
+    the preparation.json for `data prepare arrays --like DIR`.
+    """
+    from agnosticfl.deploy.app import write_app
+    from agnosticfl.deploy.keys import read_verify_key
+
+    check(
+        keys is not None or not secure,
+        "--secure needs --keys KEYS, the folder that `deploy keys server` made",
+    )
+    server_key = "" if keys is None else read_verify_key(keys / "server.verify").hex()
+    agreed = _task(task, clients, algorithm, rounds, seed, secure, sets)
+    write_app(folder, agreed._replace(server_key=server_key))
     typer.echo(f"{folder}: the Flower app of {task} for {clients} clients per round")
     if secure:
         typer.echo(_borne(clients))
@@ -74,7 +89,7 @@ def _task(
     dealing: bool = False,
 ) -> Any:
     from agnosticfl.deploy.node.examples import check_nodes
-    from agnosticfl.deploy.task import FederatedTask, federated_config
+    from agnosticfl.deploy.task import federated_config, new_task
     from agnosticfl.runs.build import build
     from agnosticfl.runs.resolve import has_effect, resolve
 
@@ -86,7 +101,7 @@ def _task(
     built = build(msgspec.structs.replace(config, clients_per_round=1))
     if dealing:
         check_nodes(built.data.train, clients)
-    return FederatedTask(config, built.data.train.domains)
+    return new_task(config, built.data)
 
 
 @deploy_app.command()
@@ -153,16 +168,20 @@ def server(
     from agnosticfl.deploy.app import PACKAGE
     from agnosticfl.deploy.gate.limits import MARGIN, Limits, limits_from
     from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
-    from agnosticfl.deploy.task import largest_message, read_task
+    from agnosticfl.deploy.task import check_program, largest_message, read_task
     from agnosticfl.runs.tasks import parse_set
 
-    config = read_task(app / PACKAGE).config
+    agreed = read_task(app / PACKAGE)
+    check_program(agreed, app)
+    config = agreed.config
     for name in ("ca.pem", "server.pem", "server.key"):
         check((keys / name).is_file(), f"there is no {keys / name}; `deploy keys server` makes it")
     _check_new(out, resume)
     options = dict(map(parse_set, sets or ()))
     for name, path in {"data": data, "roster": roster}.items():
         options |= {} if path is None else {name: str(path.resolve())}
+    if options.get("data"):
+        _check_store(agreed, Path(str(options["data"])), "test")
     needed = config.secure is not None
     check((roster is not None) == needed, f"--roster is {'' if needed else 'not '}needed: {app}")
     usual = Limits(message=MARGIN + largest_message(config))
@@ -202,20 +221,20 @@ def client(
     for a while. It runs the app in DIR, not what the server sends. With a roster it answers in
     secure rounds only.
     """
-    from agnosticfl.data.store import open_store
     from agnosticfl.deploy.app import PACKAGE
     from agnosticfl.deploy.flower.pinned import write_launcher
     from agnosticfl.deploy.flower.secure_answers import own_member
     from agnosticfl.deploy.node import eligibility
     from agnosticfl.deploy.supervise import children as processes
-    from agnosticfl.deploy.task import read_task
+    from agnosticfl.deploy.task import check_program, read_task
 
     eligibility.conditions([name for name in when.split(",") if name], min_examples)
     sign = key.with_suffix(".sign")
     for file in (authority, key, *((roster, sign) if roster else ())):
         check(file.is_file(), f"there is no file {file}")
     agreed = read_task(app / PACKAGE)
-    check("train" in open_store(data).splits, f"the store {data} has no split 'train'")
+    check_program(agreed, app)
+    _check_store(agreed, data, "train")
     link = processes.Link(server, authority.resolve(), state.resolve())
     config: dict[str, str | int] = {"data": str(data.resolve())}
     config |= {"when": when, "min-examples": min_examples}
@@ -223,7 +242,7 @@ def client(
         config |= {"roster": str(roster.resolve()), "signing-key": str(sign.resolve())}
         config |= {"fewest": fewest, "dishonest": dishonest}
         config |= {"memory": str(link.home / "secure.memory")}
-        own_member(agreed.config, config)  # refuses a key that is not in the roster
+        own_member(agreed, config)  # refuses a key that is not in the roster
     write_launcher(link.home / "bin", app)
     processes.become(
         processes.supernode_command(link, key.resolve(), processes.free_port(), config), link.home
@@ -261,9 +280,10 @@ def keys_server(
     ],
 ) -> None:
     """Make the certificate of a server, and the authority ca.pem that its clients trust."""
-    from agnosticfl.deploy.keys import make_authority
+    from agnosticfl.deploy.keys import make_authority, make_server_key
 
     make_authority(folder, [*host, "127.0.0.1", "localhost"])
+    make_server_key(folder)
     typer.echo(f"{folder / 'ca.pem'}: for every client; the rest stays on the server")
 
 
@@ -280,6 +300,23 @@ def keys_client(
 
     for made in (make_node_key(key), make_signing_key(key.with_suffix(".sign"))):
         typer.echo(str(made))
+
+
+def _check_store(agreed: Any, path: Path, split: str) -> None:
+    """Ends the program if a store is not like the data that the machines agreed on."""
+    from agnosticfl.data.store import open_store
+    from agnosticfl.deploy.schema import differences, schema_of, shown
+    from agnosticfl.runs.about import facts_of_store
+
+    store = open_store(path)
+    check(split in store.splits, f"the store {path} has no split {split!r}")
+    found = shown(differences(agreed.schema, schema_of(facts_of_store(store))))
+    for line in found:
+        typer.echo(f"error: {path}: {line}", err=True)
+    if found:
+        raise typer.Exit(2)
+    for name in store.meta.domains:
+        choose(name, agreed.domains, f"domain of {path}:")
 
 
 def _check_new(folder: Path, resume: bool) -> None:

@@ -3,8 +3,10 @@
 
 from pathlib import Path
 
+from agnosticfl.data.preparation.record import FILE as PREPARATION
 from agnosticfl.deploy.task import FederatedTask, write_task
 from agnosticfl.errors import check
+from agnosticfl.files import write_json
 
 PACKAGE = "federation"
 
@@ -64,7 +66,10 @@ app = client_app(Path(__file__).parent)
 
 
 def write_app(folder: Path, task: FederatedTask) -> None:
-    """Writes the app of `task` to `folder`, which must be new or empty."""
+    """Writes the app of `task` to `folder`, which must be new or empty.
+
+    Where the task's data has a preparation, it is there too: clients prepare their tables with it.
+    """
     free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     check(free, f"{folder} exists and is not empty; choose another folder")
     package = folder / PACKAGE
@@ -79,3 +84,5 @@ def write_app(folder: Path, task: FederatedTask) -> None:
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
     write_task(package, task)
+    if task.schema["preparation"] is not None:
+        write_json(folder / PREPARATION, task.schema["preparation"])

@@ -3,6 +3,7 @@
 
 ca.pem      the certificate that everybody trusts    server.pem, server.key  of the server
 NAME.key    of one client, which keeps it            NAME.pub                for the server
+server.sign to sign, of the server                   server.verify           for the app
 NAME.sign   to sign in secure rounds, of one client  NAME.roster             for everybody's roster
 """
 
@@ -105,6 +106,21 @@ def read_roster(path: Path) -> tuple[bytes, ...]:
             raise BadInput(f"{path}, line {number}, is no public Ed25519 key")
         keys.append(key.public_bytes_raw())
     return tuple(keys)
+
+
+def make_server_key(folder: Path) -> Path:
+    """The key with which a server signs, and its public half server.verify for the app."""
+    verify = folder / "server.verify"
+    check(not verify.exists(), f"{verify} exists; it is not overwritten")
+    return make_signing_key(folder / "server.sign").rename(verify)
+
+
+def read_verify_key(path: Path) -> bytes:
+    """The public key of a server, as `make_server_key` wrote it."""
+    check(path.is_file(), f"there is no {path}; `deploy keys server` makes it")
+    keys = read_roster(path)
+    check(len(keys) == 1, f"{path} holds {len(keys)} keys instead of one")
+    return keys[0]
 
 
 def write_secret(path: Path, content: bytes) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agnosticfl.core.federated import About, Splits
+from agnosticfl.data.sources.store import about
 from agnosticfl.errors import BadInput, check
 from agnosticfl.files import read_json, write_json
 
@@ -24,6 +25,11 @@ def facts_of(data: Splits) -> Facts:
     examples = data.train.examples or data.test.examples
     shapes = {name: (array.dtype.name, array.shape[1:]) for name, array in examples.items()}
     return Facts(data.about, shapes)
+
+
+def facts_of_store(store: Any) -> Facts:
+    """The same of a store."""
+    return Facts(about(store), {name: tuple(form) for name, form in store.meta.features.items()})
 
 
 def write_facts(folder: Path, facts: Facts) -> None:

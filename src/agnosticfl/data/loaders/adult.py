@@ -10,6 +10,7 @@ import numpy as np
 from agnosticfl.data.formats.files import find_file, reading
 from agnosticfl.data.formats.limits import short
 from agnosticfl.data.in_memory import HeldoutOfTraining, check_heldout, random_clients, with_heldout
+from agnosticfl.data.preparation.record import ABSENT, Category, Label, Number, Preparation
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.errors import BadInput, check
 from agnosticfl.registry import LOADERS
@@ -72,6 +73,8 @@ def load(
         features={"x": Feature("float32", (width,)), "y": Feature("int32", ())},
         rows=rows,
         total=sum(len(table.y) for table in tables.values()),
+        labels=tuple(_LABELS),
+        preparation=_preparation(encoder),
     )
 
 
@@ -127,6 +130,21 @@ def _fit(train: _Table) -> _Encoder:
         mean=train.numbers.mean(axis=0),
         scale=np.where(spread > 0, spread, 1.0),  # a constant column becomes 0
         categories={c: sorted(set(train.columns[c])) for c in _COLUMNS if c not in _NUMERIC},
+    )
+
+
+def _preparation(encoder: _Encoder) -> Preparation:
+    """The same in the words that any table has; "?" is what is missing."""
+    numbers = zip(_NUMERIC, encoder.mean.tolist(), encoder.scale.tolist(), strict=True)
+    return Preparation(
+        (
+            *(Number(name, mean, scale, fill=mean) for name, mean, scale in numbers),
+            *(
+                Category(name, tuple(ABSENT if value == "?" else value for value in values))
+                for name, values in encoder.categories.items()
+            ),
+        ),
+        Label("income", tuple(_LABELS)),
     )
 
 

@@ -2,6 +2,7 @@
 """EMNIST by writer, as FedJAX (SQLite), TensorFlow Federated (HDF5) and LEAF (JSON) ship it."""
 
 import re
+import string
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.registry import LOADERS
 
 DOMAINS = ("high school", "census")
-_CLASSES = 62  # digits, capitals, small letters
+_CLASSES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 # FedJAX puts a hash before the writer's name.
 _WRITER = re.compile(r"(?:[0-9a-f]+:)?(f(\d{4})_\d{2})", re.ASCII)
 _SPLIT_WORD = re.compile(r"(?<![a-z])(train|test)(?![a-z])")
@@ -70,6 +71,7 @@ def load(
         features={"x": Feature("uint8", (28, 28)), "y": Feature("int32", ())},
         rows=lambda: _rows(files, left_out),
         left_out=left_out,
+        labels=_CLASSES,
     )
 
 
@@ -145,10 +147,10 @@ def _examples(pixels: np.ndarray, labels: np.ndarray, place: str) -> tuple[np.nd
         labels.shape == (n,) and labels.dtype.kind in "iu",
         f"{place}: labels are {labels.dtype} of shape {labels.shape}; integers [n] are needed",
     )
-    bad = np.flatnonzero((labels < 0) | (labels >= _CLASSES))
+    bad = np.flatnonzero((labels < 0) | (labels >= len(_CLASSES)))
     if len(bad):
         place = f"{place}, example {bad[0]}"
-        raise BadInput(f"{place}: label is {labels[bad[0]]}; allowed: 0 to {_CLASSES - 1}")
+        raise BadInput(f"{place}: label is {labels[bad[0]]}; allowed: 0 to {len(_CLASSES) - 1}")
     return _bright_ink(pixels.reshape(n, 28, 28), place), labels.astype(np.int32)
 
 

@@ -44,6 +44,7 @@ def load(
         features={"x": Feature("uint8", (28, 28)), "y": Feature("int32", ())},
         rows=rows,
         total=total,
+        labels=tuple(_CLASSES),
         left_out={"images of other classes": sum(len(y) for _, y in parts.values()) - total},
     )
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MNIST by writer: QMNIST's label files say who wrote each digit, and in which NIST series."""
 
+import string
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -62,6 +63,7 @@ def load(
         features={"x": Feature("uint8", (28, 28)), "y": Feature("int32", ())},
         rows=rows,
         total=len(kept.writer) + len(test.writer),
+        labels=tuple(string.digits),
         left_out={"images of student writers not drawn": not_drawn} if not_drawn else {},
     )
 

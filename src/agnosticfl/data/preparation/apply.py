@@ -28,6 +28,7 @@ from agnosticfl.data.preparation.record import (
 )
 from agnosticfl.errors import check
 
+SHOWN = 5  # unknown categories of a column that are named
 COMPARE = {">": np.greater, ">=": np.greater_equal, "<": np.less, "<=": np.less_equal}
 
 
@@ -38,11 +39,17 @@ class Notes(NamedTuple):
     filled: Counter[str]  # column -> rows that miss a number; the training mean stands for it
 
     def lines(self) -> list[str]:
-        """A sentence for each."""
+        """A sentence for each; of very many unknown categories of a column, for some."""
+        by_column: dict[str, list[str]] = {}
+        for (name, value), n in sorted(self.unknown.items()):
+            line = f"column {name!r}: {_rows(n)} the unknown category {value!r}"
+            by_column.setdefault(name, []).append(line)
         return [
+            *(line for some in by_column.values() for line in some[:SHOWN]),
             *(
-                f"column {name!r}: {_rows(n)} the unknown category {value!r}"
-                for (name, value), n in sorted(self.unknown.items())
+                f"column {name!r}: and {len(some) - SHOWN} more unknown categories"
+                for name, some in by_column.items()
+                if len(some) > SHOWN
             ),
             *(
                 f"column {name!r}: {_rows(n)} no value, but no training row lacked one;"

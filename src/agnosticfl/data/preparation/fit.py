@@ -5,7 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from agnosticfl.errors import BadInput, check
 BLOCK = 4096  # values that are added up at a time
 MANY, MOST = 100, 10_000  # categories of a column: unasked, and if one insists
 FEW = 20  # categories of which no one asks whether they are names of rows
-SHOWN = 5  # unknown categories of a column that are named
 
 
 class Plan(NamedTuple):
@@ -35,7 +34,7 @@ class Plan(NamedTuple):
     place: str  # of the table, for messages
     columns: tuple[Column, ...]
     label: Label | None = None
-    missing: str = "impute"
+    missing: Literal["impute", "refuse"] = "impute"
     scaled: bool = True
     insisted: frozenset[str] = frozenset()  # columns that are categories, however many
     texts: Mapping[str, str] = {}  # column with numbers and texts -> the first text and its place
@@ -152,10 +151,7 @@ class _Categories:
         if not self.training.keys() - {ABSENT}:
             return [_empty(self.name)]
         unknown = {key: n for key, n in self.outside.items() if key not in self.training}
-        shown = in_order(unknown)[:SHOWN]
-        notes = _outside(Notes(Counter({(self.name, k): unknown[k] for k in shown}), Counter()))
-        more = len(unknown) - len(shown)
-        return notes + [f"column {self.name!r}: and {more} more unknown categories"] * (more > 0)
+        return _outside(Notes(Counter({(self.name, k): n for k, n in unknown.items()}), Counter()))
 
     def _check_number(self, limit: int) -> None:
         values = self.training | self.outside

@@ -4,13 +4,21 @@
 It is kept as JSON: in a store, and wherever a trained model goes.
 """
 
+import json
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
 
-from agnosticfl.errors import BadInput
+import msgspec
+import numpy as np
 
+from agnosticfl.errors import BadInput, check, choose
+from agnosticfl.options import Positive, check_value
+
+FILE = "preparation.json"  # of a store, and of a federation's app
 ABSENT = "(missing)"  # the category of rows that have none
+LONGEST = 300  # characters of a message about a file that anybody may have written
 COMPARED = re.compile(r"(>=|>|<=|<) *([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 OPPOSITE = {">": "<=", ">=": "<", "<": ">=", "<=": ">"}
 
@@ -20,7 +28,7 @@ class Number(NamedTuple):
 
     name: str
     mean: float = 0.0  # 0 and 1 where nothing is scaled
-    deviation: float = 1.0
+    deviation: Positive = 1.0
     fill: float = 0.0  # the training mean, for v where it is missing
     indicator: bool = False  # whether a 0/1 column of `x` says that v is missing
 
@@ -80,7 +88,7 @@ class Preparation(NamedTuple):
 
     columns: tuple[Column, ...]  # in the order of `x`
     label: Label | None = None
-    missing: str = "impute"  # or "refuse"
+    missing: Literal["impute", "refuse"] = "impute"
 
     @property
     def x_columns(self) -> tuple[str, ...]:
@@ -99,29 +107,77 @@ def to_json(preparation: Preparation) -> dict[str, Any]:
     }
 
 
-def from_json(raw: Mapping[str, Any], place: str) -> Preparation:
+def from_json(raw: Any, place: str) -> Preparation:
     """The same back; `place` is where it was read, for messages."""
     try:
         label = raw["label"]
-        return Preparation(
+        made = Preparation(
             tuple(_column(dict(column)) for column in raw["columns"]),
-            None if label is None else Label(**_with_tuples(label)),
+            None if label is None else _record(Label, label),
             raw["missing"],
         )
-    except (KeyError, TypeError, ValueError) as error:
-        problem = f"{type(error).__name__} {error}"
-        raise BadInput(f"{place} does not say how rows are prepared: {problem}") from None
+        choose(made.missing, get_args(get_type_hints(Preparation)["missing"]), "missing")
+        _check_sense(made)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = str(error) if isinstance(error, BadInput) else f"{type(error).__name__} {error}"
+        line = " ".join(problem.split())[:LONGEST]
+        raise BadInput(f"{place} does not say how rows are prepared: {line}") from None
+    return made
+
+
+def read_preparation(place: Path) -> Preparation:
+    """From a file, or from a folder that holds one: a store, or a federation's app."""
+    file = place / FILE if place.is_dir() else place
+    check(file.is_file(), f"there is no {file}, which would say how rows are prepared")
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"{file} cannot be read: {error}") from None
+    return from_json(raw, str(file))
 
 
 def _column(raw: dict[str, Any]) -> Column:
-    return KINDS[raw.pop("kind")](**_with_tuples(raw))
+    return _record(KINDS[choose(raw.pop("kind"), KINDS, "kind of column")], raw)
+
+
+R = TypeVar("R", bound=Number | Category | Array | Label)
+
+
+def _record(kind: type[R], raw: Mapping[str, Any]) -> R:
+    """One of these from its fields, each of which must have its type; JSON knows lists only."""
+    hints = get_type_hints(kind, include_extras=True)
+    for name, value in raw.items():
+        choose(name, hints, f"field of a {kind.__name__.lower()}")
+        check_value(hints[name], value, name)
+    return kind(**{name: msgspec.convert(value, hints[name]) for name, value in raw.items()})
+
+
+def _check_sense(preparation: Preparation) -> None:
+    """Refuses what no training row can have taught."""
+    check(len(preparation.columns) > 0, "there is no column")
+    _check_different([column.name for column in preparation.columns], "columns")
+    for column in preparation.columns:
+        if isinstance(column, Category):
+            check(len(column.categories) > 0, f"column {column.name!r} has no category")
+            _check_different(column.categories, f"categories of {column.name!r}")
+        if isinstance(column, Array):
+            check(np.dtype(column.dtype).kind in "iuf", f"{column.dtype!r} is no type of numbers")
+            check(min(column.shape, default=1) >= 1, f"{list(column.shape)} is no shape of numbers")
+    label = preparation.label
+    if label is None:
+        return
+    _check_different(label.classes or (), f"classes of {label.name!r}")
+    check(label.classes is None or len(label.classes) > 0, f"label {label.name!r} has no class")
+    if label.threshold is not None:
+        label.compared()
+        check(len(label.classes or ()) == 2, f"the threshold of {label.name!r} needs two classes")
+
+
+def _check_different(names: Sequence[str], what: str) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    check(not twice, f"{what} are there twice: {', '.join(map(repr, twice))}")
 
 
 def _with_lists(record: Column | Label) -> dict[str, Any]:
     raw = record._asdict()
     return {key: list(value) if isinstance(value, tuple) else value for key, value in raw.items()}
-
-
-def _with_tuples(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON knows lists only."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}

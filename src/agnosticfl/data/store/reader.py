@@ -26,7 +26,8 @@ import pyarrow.ipc
 
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.data.arrow import arrow_type, mapped
-from agnosticfl.data.preparation.record import Preparation, from_json
+from agnosticfl.data.preparation.record import FILE as PREPARATION
+from agnosticfl.data.preparation.record import Preparation, read_preparation
 from agnosticfl.data.source import SPLITS, Feature
 from agnosticfl.errors import BadInput, check
 
@@ -34,7 +35,6 @@ FORMAT = "agnosticfl-store"
 VERSION = 1
 META = "meta.json"
 VOCABULARY = "vocabulary.json"
-PREPARATION = "preparation.json"
 INT32, INT64 = Feature("int32", ()), Feature("int64", ())
 
 
@@ -98,12 +98,7 @@ class Store(NamedTuple):
         """How a row of the raw table became features, or None if the store was made otherwise."""
         if PREPARATION not in self.meta.files:
             return None
-        file = self.path / PREPARATION
-        try:
-            raw = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise BadInput(f"{file} cannot be read: {error}") from None
-        return from_json(raw, str(file))
+        return read_preparation(self.path / PREPARATION)
 
 
 class ClientIds(Sequence[str]):

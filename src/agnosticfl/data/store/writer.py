@@ -13,13 +13,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from agnosticfl.data.preparation.record import FILE as PREPARATION
 from agnosticfl.data.preparation.record import to_json
 from agnosticfl.data.source import SPLITS, Source
 from agnosticfl.data.store.columns import write_split
 from agnosticfl.data.store.reader import (
     FORMAT,
     META,
-    PREPARATION,
     VOCABULARY,
     Counts,
     FileInfo,

@@ -13,6 +13,7 @@ from agnosticfl.data.preparation.fit import Batch, Plan, fit
 from agnosticfl.data.preparation.record import Array, Label, Preparation
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.data.tabular.dealing import Splitter, splitters
+from agnosticfl.data.tabular.like import agreed_preparation, found_by
 from agnosticfl.data.tabular.notes import notes_on
 from agnosticfl.data.tabular.options import Options, check_table_options, listed
 from agnosticfl.data.tabular.owners import Owners, Piece, owners_of, pieces
@@ -28,19 +29,25 @@ class _Counts(NamedTuple):
 
 def table_source(name: str, tables: Sequence[Table], options: Options) -> Source:
     """All of these tables as one source."""
+    agreed = agreed_preparation(options, tables)
+    if agreed is not None:
+        options = options._replace(label=agreed.label.name if agreed.label else None)
     check_table_options(options, tables)
     owners = owners_of(tables, options)
-    surveyed = survey(owners)
+    surveyed = survey(owners, agreed)
     owners = owners._replace(domains=surveyed.domains)
-    label, notes = _label(surveyed, options)
+    label, notes = (agreed.label, []) if agreed else _label(surveyed, options)
     make_splitter = splitters(owners, label)
     columns = _columns(owners, surveyed, label)
     counts = _Counts({}, Counter())
     seen = _counted(pieces(owners, columns), make_splitter(), label, counts, len(owners.domains))
-    preparation, learnt = fit(_plan(name, surveyed, label, options), seen)
+    if agreed is None:
+        preparation, found = fit(_plan(name, surveyed, label, options), seen)
+    else:
+        preparation, found = agreed, found_by(agreed, seen, name)
     domains = tuple(owners.domains)
     notes += [f"{text}, so its column is taken for categories" for text in surveyed.texts.values()]
-    notes += learnt + notes_on(options, domains, counts.domains, counts.classes, preparation)
+    notes += found + notes_on(options, domains, counts.domains, counts.classes, preparation)
 
     def rows() -> Iterator[Rows]:
         split = make_splitter()

@@ -39,6 +39,11 @@ class Options(NamedTuple):
     scale: Annotated[Literal["standard", "none"], "whether numbers get mean 0 and deviation 1"] = (
         "standard"
     )
+    like: Annotated[
+        str | None,
+        "a store, a federation's app or a preparation.json: how its rows were prepared is how"
+        " these are; nothing is learnt from them",
+    ] = None
     split: Annotated[str | None, "column that says train, heldout or test"] = None
     test_fraction: Annotated[float, "part of the clients, about, kept for the test"] = 0.0
     heldout_fraction: Annotated[float, "part of the clients, about, to hold out"] = 0.0

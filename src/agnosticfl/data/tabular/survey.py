@@ -19,7 +19,7 @@ from agnosticfl.data.formats.limits import short
 from agnosticfl.data.formats.tables import batches_of
 from agnosticfl.data.preparation.fit import in_order
 from agnosticfl.data.preparation.labels import SeenLabel
-from agnosticfl.data.preparation.record import Array, Category, Column, Number
+from agnosticfl.data.preparation.record import Array, Category, Column, Number, Preparation
 from agnosticfl.data.tabular.options import Options, feature_columns, listed
 from agnosticfl.data.tabular.owners import Owners, columns_to_read, domain_texts
 from agnosticfl.errors import check
@@ -34,12 +34,12 @@ class Surveyed(NamedTuple):
     texts: Mapping[str, str]  # column with numbers and texts -> the first text, with its place
 
 
-def survey(owners: Owners) -> Surveyed:
-    """Reads everything once."""
+def survey(owners: Owners, agreed: Preparation | None = None) -> Surveyed:
+    """Reads everything once; with an `agreed` preparation only the domains are to be found."""
     options = owners.options
-    names = feature_columns(options, owners.tables)
+    names = feature_columns(options, owners.tables) if agreed is None else []
     seen = {name: _Seen(name, name in listed(options.categories)) for name in names}
-    label = None if options.label is None else SeenLabel(options.label)
+    label = None if options.label is None or agreed else SeenLabel(options.label)
     domains: Counter[str] = Counter()
     wanted = columns_to_read(owners, [*names, *([label.name] if label else [])])
     for number, table in enumerate(owners.tables):
@@ -51,8 +51,9 @@ def survey(owners: Owners) -> Surveyed:
             for column in seen.values():
                 column.add(place, batch)
     check(domains.total() > 0, f"{owners.tables[0].place}: there are no examples")
-    columns = tuple(column.kind(options) for column in seen.values())
-    check_names(columns, label is not None)
+    kinds = tuple(column.kind(options) for column in seen.values())
+    columns = kinds if agreed is None else agreed.columns
+    check_names(columns, options.label is not None)
     texts = {name: column.text for name, column in seen.items() if column.text and column.numbers}
     return Surveyed({name: domains[name] for name in in_order(domains)}, label, columns, texts)
 

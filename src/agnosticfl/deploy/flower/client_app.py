@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from agnosticfl.core.federated import FederatedData
+from agnosticfl.core.federated import FederatedData, Splits
 from agnosticfl.deploy.flower.records import (
     ARRAYS,
     DECLINED,
@@ -22,9 +22,11 @@ from agnosticfl.deploy.flower.records import (
 )
 from agnosticfl.deploy.node import consent, eligibility
 from agnosticfl.deploy.node.contribute import Call, Contribute, answer, jax_client
-from agnosticfl.deploy.task import FederatedTask, read_task
+from agnosticfl.deploy.schema import check_schema, schema_of
+from agnosticfl.deploy.task import FILE, FederatedTask, check_program, read_task
 from agnosticfl.errors import check
 from agnosticfl.registry import SOURCES
+from agnosticfl.runs.about import facts_of, facts_of_store
 from agnosticfl.secagg.messages import Refused
 
 LOG = logging.getLogger("flwr")
@@ -159,17 +161,22 @@ def node_data(task: FederatedTask, context: Context) -> NodeData:
 
     A node has a store of its own (`data`), all of whose training examples are its own; or, to try a
     federation on one machine, its share of the task's data (`partition-id` of `num-partitions`).
+    It is compared with what is agreed on whenever it is opened: a store may change while the node
+    runs.
     """
     from agnosticfl.core.random import random_bits
     from agnosticfl.data.store import open_store
     from agnosticfl.deploy.node.examples import dealt_to, one_client, with_domains
 
+    check_program(task, FILE)
     node, seed = context.node_config, task.config.seed
     if "data" in node:
         store = open_store(str(node["data"]))
         check("train" in store.splits, f"the store {store.path} has no split 'train'")
+        check_schema(task.schema, schema_of(facts_of_store(store)), f"the store {store.path}")
         own = with_domains(store.splits["train"], task.domains)
         return NodeData(one_client(own), 0, int(random_bits(seed, context.node_id)) % 2**31)
     number = int(node["partition-id"])
-    train = SOURCES.build(task.config.data, "data").train
-    return NodeData(dealt_to(train, number, int(node["num-partitions"])), number, seed)
+    data: Splits = SOURCES.build(task.config.data, "data")
+    check_schema(task.schema, schema_of(facts_of(data)), "the task's own data")
+    return NodeData(dealt_to(data.train, number, int(node["num-partitions"])), number, seed)

@@ -21,9 +21,11 @@ from agnosticfl.deploy.flower.federation import LOG, RoundPolicy
 from agnosticfl.deploy.flower.records import to_record
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
 from agnosticfl.deploy.node.examples import with_domains
-from agnosticfl.deploy.task import FederatedTask, read_task
+from agnosticfl.deploy.schema import check_schema, schema_of
+from agnosticfl.deploy.task import FILE, FederatedTask, check_program, read_task
 from agnosticfl.errors import check
 from agnosticfl.registry import MODELS, SOURCES
+from agnosticfl.runs.about import facts_of, facts_of_store
 
 
 def server_app(folder: Path | str, model: Model | None = None) -> ServerApp:
@@ -101,12 +103,15 @@ def first_params(task: FederatedTask, model: Model) -> dict[str, np.ndarray]:
 
 def server_data(task: FederatedTask, options: Mapping[str, Any]) -> Splits:
     """What the server holds: examples to test on, of its own store or the task's."""
+    check_program(task, FILE)
     path = str(options["data"])
     if not path:
         own: Splits = SOURCES.build(task.config.data, "data")
+        check_schema(task.schema, schema_of(facts_of(own)), "the task's own data")
         return own._replace(train=elsewhere(task))
     store = open_store(path)
     check("test" in store.splits, f"the store {path} has no split 'test'")
+    check_schema(task.schema, schema_of(facts_of_store(store)), f"the store {path}")
     heldout = store.splits.get("heldout")
     return Splits(
         train=elsewhere(task),

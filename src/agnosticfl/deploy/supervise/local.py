@@ -9,7 +9,13 @@ from typing import Any
 from agnosticfl.deploy.app import write_app
 from agnosticfl.deploy.flower.pinned import write_launcher
 from agnosticfl.deploy.gate.limits import MARGIN, Limits
-from agnosticfl.deploy.keys import make_authority, make_node_key, make_signing_key
+from agnosticfl.deploy.keys import (
+    make_authority,
+    make_node_key,
+    make_server_key,
+    make_signing_key,
+    read_verify_key,
+)
 from agnosticfl.deploy.supervise import children as processes
 from agnosticfl.deploy.supervise.children import Child
 from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
@@ -30,8 +36,9 @@ def run_locally(
     children: list[Child] = []
     with tempfile.TemporaryDirectory(prefix="agnosticfl-") as name, processes.stopping(children):
         place = Path(name)
-        write_app(place / "app", task)
         make_authority(place / "keys", ["127.0.0.1"], days=2)
+        server_key = read_verify_key(make_server_key(place / "keys")).hex()
+        write_app(place / "app", task._replace(server_key=server_key))
         clients = place / "keys" / "clients"
         keys = [clients / f"node{number}.key" for number in range(nodes)]
         for key in keys:
