@@ -23,7 +23,7 @@ from agnosticfl.deploy.flower.records import (
 from agnosticfl.deploy.node import eligibility
 from agnosticfl.deploy.node.contribute import Call, Contribute, answer, jax_client
 from agnosticfl.deploy.task import FederatedTask, read_task
-from agnosticfl.errors import check
+from agnosticfl.errors import BadInput, check
 from agnosticfl.registry import SOURCES
 from agnosticfl.secagg.messages import Refused
 
@@ -81,6 +81,7 @@ def client_app(
 
         del message
         task = read_task(Path(folder))
+        follow_roster(context)
         own = own_member(task.config, context.node_config)
         memory = Path(str(context.node_config["memory"]))
         declines = declined(context, node_data(task, context).data.num_examples)
@@ -113,11 +114,24 @@ def discreet(
         except Refused as error:  # of the server's own making: it may hear of it
             LOG.warning("%s: refused: %s", message.metadata.message_type, error)
             return Message(Error(code=0, reason=f"refused: {error}"), reply_to=message)
+        except BadInput as error:  # says in one line what to do
+            LOG.error("%s: this client cannot answer: %s", message.metadata.message_type, error)
+            return Message(Error(code=0, reason="its own log says why"), reply_to=message)
         except Exception:
             LOG.exception("%s: this client cannot answer", message.metadata.message_type)
             return Message(Error(code=0, reason="its own log says why"), reply_to=message)
 
     return handle
+
+
+def follow_roster(context: Context) -> None:
+    """Accepts the roster that the node's operator has put there since, and says what changed."""
+    from agnosticfl.deploy.accepted import accept
+
+    node = context.node_config
+    if "roster-file" in node:
+        for line in accept(Path(str(node["roster-file"])), Path(str(node["roster"]))):
+            LOG.info(line)
 
 
 def below(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -18,7 +18,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from agnosticfl.deploy import wire
 from agnosticfl.deploy.flower.records import ARRAYS, PLACE, REQUEST, SECURE, to_arrays
-from agnosticfl.deploy.keys import read_roster, read_signing_key
+from agnosticfl.deploy.keys import read_signing_key
+from agnosticfl.deploy.roster import read_roster
 from agnosticfl.errors import check
 from agnosticfl.files import sync
 from agnosticfl.runs.config import Config
@@ -35,9 +36,10 @@ def own_member(config: Config, node_config: Mapping[str, Any]) -> Member:
     """This node's place in the federation: its own roster, smallest sum and distrust."""
     for name in ("roster", "signing-key"):
         check(name in node_config, f"this node was started without its {name}")
+    roster = read_roster(Path(str(node_config["roster"])))
     agreement = Agreement(
         run=run_name(config),
-        roster=read_roster(Path(str(node_config["roster"]))),
+        roster=tuple(card.signing_key for card in roster.members),
         fewest=int(node_config.get("fewest", Agreement._field_defaults["fewest"])),
         dishonest=int(node_config.get("dishonest", Agreement._field_defaults["dishonest"])),
     )

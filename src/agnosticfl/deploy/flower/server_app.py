@@ -85,10 +85,11 @@ def make_strategy(
         return AgnosticStrategy(task.config, out, policy, data, model)
     from agnosticfl.deploy.flower.secure_answers import run_name
     from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
-    from agnosticfl.deploy.keys import read_roster
+    from agnosticfl.deploy.roster import read_roster
     from agnosticfl.secagg.agreement import Agreement
 
-    roster = read_roster(Path(str(options["roster"])))
+    members = read_roster(Path(str(options["roster"]))).members
+    roster = tuple(card.signing_key for card in members)
     agreement = Agreement(
         run_name(task.config), roster, policy.minimum, int(options.get("dishonest", 1))
     )
