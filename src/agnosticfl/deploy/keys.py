@@ -148,10 +148,10 @@ def public_line(key: PublicKey) -> str:
 def read_small(path: Path, most: int) -> bytes:
     """The content of a file, which may have `most` bytes."""
     check(path.is_file(), f"there is no file {path}")
+    size = path.stat().st_size
+    check(size <= most, f"{path} has more than {most} bytes")
     with path.open("rb") as file:
-        content = file.read(most + 1)
-    check(len(content) <= most, f"{path} has more than {most} bytes")
-    return content
+        return file.read(size)
 
 
 def check_new(*files: Path) -> None:
