@@ -2,10 +2,12 @@
 """Files of keys and certificates."""
 
 import ssl
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
 
+from agnosticfl.deploy.gate.members import read_member
 from agnosticfl.deploy.keys import (
     make_node_key,
     make_server_keys,
@@ -59,6 +61,16 @@ def test_files_of_keys_are_private_and_checked(tmp_path: Path):
     ):
         with pytest.raises(BadInput, match=reason):
             read(wrong)
+
+
+def test_a_key_in_a_form_that_nobody_writes_is_no_key(tmp_path: Path):
+    """The library says of a compressed point that it is not implemented."""
+    kind, curve, point = b"ecdsa-sha2-nistp384", b"nistp384", b"\x02" + bytes(47) + b"\x01"
+    blob = b"".join(len(part).to_bytes(4, "big") + part for part in (kind, curve, point))
+    (tmp_path / "a.pub").write_text(f"{kind.decode()} {b64encode(blob).decode()}")
+    with pytest.raises(BadInput, match="is no key in OpenSSH's format"):
+        read_public_key(tmp_path / "a.pub")
+    assert read_member(tmp_path / "a.pub") is None
 
 
 @fuzz.effort

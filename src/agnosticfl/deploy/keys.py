@@ -33,6 +33,8 @@ _OPENSSH_PUBLIC = (serialization.Encoding.OpenSSH, serialization.PublicFormat.Op
 
 DAYS = 825  # that a certificate is valid
 MOST_BYTES = 2**16  # of a file with a key
+# What `cryptography` raises for a key that is none; the second if it has a password.
+UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, NotImplementedError)
 
 
 def make_authority(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
@@ -128,7 +130,7 @@ def parse_public_line(line: str) -> PublicKey:
     """A public key of either kind from its line, written as `public_line` does; else ValueError."""
     try:
         key = serialization.load_ssh_public_key(line.encode())
-    except UnsupportedAlgorithm as error:
+    except UNREADABLE as error:
         raise ValueError(str(error)) from None
     if isinstance(key, ec.EllipticCurvePublicKey):
         if not isinstance(key.curve, ec.SECP384R1):
@@ -163,7 +165,7 @@ def check_new(*files: Path) -> None:
 def _private_key(path: Path) -> ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_ssh_private_key(read_small(path, MOST_BYTES), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # the second: a password
+    except UNREADABLE as error:
         raise BadInput(f"{path} is no key in OpenSSH's format: {_line(error)}") from None
     if not isinstance(key, ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey):
         raise BadInput(f"{path} is a key of another kind than those of a federation")
