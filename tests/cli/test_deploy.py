@@ -97,7 +97,8 @@ def test_what_the_commands_write_is_private(tmp_path: Path):
     for words in (
         ("init", tmp_path / "app", "toy", "--clients", "3"),
         ("keys", "server", tmp_path / "keys", "--host", "fl.example.org"),
-        ("keys", "client", tmp_path / "ann.key"),
+        ("keys", "client", tmp_path / "ann.key", "--domains", "a", "--contact", "x"),
+        ("keys", "keeper", tmp_path / "keeper.sign"),
     ):
         done = agnosticfl("deploy", *words)
         assert done.returncode == 0, done.stderr

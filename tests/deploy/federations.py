@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The federation that the tests of a strategy play, and the simulation to hold it against."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from agnosticfl.deploy.flower.federation import RoundPolicy
 from agnosticfl.deploy.node.examples import dealt
+from agnosticfl.deploy.supervise.local import make_members
 from agnosticfl.deploy.task import FederatedTask, federated_config, new_task
 from agnosticfl.runs.build import Built, assemble, build, build_engine
 from agnosticfl.runs.config import Config
@@ -17,6 +19,13 @@ from agnosticfl.runs.run import run
 
 NODES = 4
 POLICY = RoundPolicy(clients=NODES, minimum=2, over_selection=1.0, deadline=0.2, wait=0, attempts=3)
+
+
+def make_federation(folder: Path, names: Sequence[str]) -> Path:
+    """Keys NAME.key and NAME.sign for each, and their roster."""
+    keys = [folder / f"{name}.key" for name in names]
+    make_members(keys, [("a domain",)] * len(keys), folder / "roster")
+    return folder / "roster"
 
 
 def toy(rounds: int = 3, nodes: int = NODES) -> FederatedTask:

@@ -14,6 +14,7 @@ import pytest
 from agnosticfl.core.federated import FederatedData, domain_counts
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.data.store import write_store
+from agnosticfl.deploy.keys import make_node_key
 from agnosticfl.deploy.node.examples import dealt_to
 from agnosticfl.deploy.supervise import children
 from agnosticfl.runs.build import build
@@ -138,29 +139,39 @@ def test_the_commands_of_the_page_make_a_federation(shell: Shell, tmp_path: Path
             "server:8000": address,
             "stores/mnist-writers": "stores/test",
             "idle,charging,unmetered": "",
+            "student,employee": ",".join(toy().domains),
         }
     )
     server, out = tmp_path / "server", tmp_path / "server" / "runs" / "live"
 
     shell.run(page.line("deploy keys server", typed), "server")
     shell.run([*page.line("deploy init", typed), "--rounds", "2"], "server")
-    (server / "keys" / "clients").mkdir()
+    keeper = tmp_path / "keeper"
+    keeper.mkdir()
     for name in PEOPLE:
         shell.run(page.line("deploy keys client", typed, **{"ann.key": f"{name}.key"}), name)
-        shutil.copy(tmp_path / name / f"{name}.pub", server / "keys" / "clients")
-    roster = "".join((tmp_path / name / f"{name}.roster").read_text() for name in PEOPLE)
-    (server / "roster").write_text(roster)
+        shutil.copy(tmp_path / name / f"{name}.card", keeper)
+    for beginning in ("deploy keys keeper", "deploy roster new"):
+        shell.run(page.line(beginning, typed), "keeper")
+    shutil.copy(keeper / "roster", server)
+    words: set[str] = set()
     for name in PEOPLE:
-        (tmp_path / name / "roster").write_text(roster)
+        shutil.copy(keeper / "roster", tmp_path / name)
         shutil.copy(server / "keys" / "ca.pem", tmp_path / name)
         shutil.copytree(server / "app", tmp_path / name / "app")
-    (server / "keys" / "clients" / "cleo.pub").rename(server / "cleo.pub")  # comes later
+        words.add(shell.run(page.line("deploy fingerprint app", typed), name))
+    assert words == {shell.run(page.line("deploy fingerprint app", typed), "server")}
 
     here = ["--host", "127.0.0.1", "--port", str(port)]
     first = shell.start([*page.line("deploy server", typed), *here], "server")
     first.until(lambda: "starts after round 0" in first.said())
-    (server / "cleo.pub").rename(server / "keys" / "clients" / "cleo.pub")
-    first.until(lambda: "client cleo may connect" in first.said())
+    for name in PEOPLE:
+        assert f"{name} has the node key of roster 1\n" in first.said()
+        assert f"client {name} may connect" in first.said()
+    # A key that is put there by hand counts until the roster is looked at again.
+    dora = make_node_key(tmp_path / "dora.key")
+    dora.rename(server / "keys" / "clients" / "dora.pub")
+    first.until(lambda: "client dora may connect" in first.said())
     lines = (
         page.line("deploy client", typed),
         page.line("deploy client", unit, **{"ann.key": "bob.key"}),
@@ -169,7 +180,7 @@ def test_the_commands_of_the_page_make_a_federation(shell: Shell, tmp_path: Path
     nodes = [shell.start(line, name) for name, line in zip(PEOPLE, lines, strict=True)]
     first.until(lambda: rounds(out) == 1)
     status = shell.run(page.line("deploy status", typed), "server")
-    assert "3 clients" in status
+    assert "4 clients" in status
     assert status.count("online") == 3
     assert "running" in status
     assert shell.values("FLWR_TELEMETRY_ENABLED", "flwr", "flower-") == {"0"}
@@ -183,6 +194,9 @@ def test_the_commands_of_the_page_make_a_federation(shell: Shell, tmp_path: Path
     )
     assert second.ends() == 0, second.said()
     assert "starts after round 1" in second.said()
+    assert "dora is not in the roster: its key is in removed/" in second.said()
+    for node in nodes:
+        assert "roster 1: the first one here, of writers with 3 members" in node.said()
     assert [node.process.poll() for node in nodes] == [None] * 3
     for node in nodes:
         node.send(signal.SIGTERM)

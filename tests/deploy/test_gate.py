@@ -27,7 +27,7 @@ from agnosticfl.deploy.gate.routes import (
     SIGNATURE,
     TIMESTAMP,
 )
-from agnosticfl.deploy.keys import make_node_key, make_signing_key
+from agnosticfl.deploy.keys import make_node_key, make_signing_key, write_verify_key
 from agnosticfl.errors import BadInput
 from tests.deploy.knocking import PROTOBUF, PULL, Knock, StubSuperLink, flower_routes, mirrored
 
@@ -224,7 +224,7 @@ def test_the_folder_of_clients_is_read_again(clients: Path, ann: Knock):
     assert gate.ask(headers=bob.headers()).status_code == 404
     (clients.parent / "bob.pub").rename(clients / "bob.pub")
     (clients / "ann.pub").rename(clients / "ann.gone")
-    make_signing_key(clients.parent / "a.sign").rename(clients / "no-node-key.pub")
+    write_verify_key(clients / "no-node-key.pub", make_signing_key(clients.parent / "a.sign"))
     (clients / "nonsense.pub").write_text("ssh-ed25519 nonsense")
     now[0] += 2.5
     assert gate.ask(headers=bob.headers()).status_code == 200

@@ -17,7 +17,12 @@ import numpy as np
 import pytest
 
 from agnosticfl.deploy.app import PACKAGE, write_app
-from agnosticfl.deploy.keys import make_authority, make_node_key, make_signing_key, read_signing_key
+from agnosticfl.deploy.keys import (
+    make_node_key,
+    make_server_keys,
+    make_signing_key,
+    read_signing_key,
+)
 from agnosticfl.deploy.supervise import children
 from agnosticfl.deploy.supervise.children import Child, Failed
 from agnosticfl.deploy.supervise.local import secure_node
@@ -30,7 +35,14 @@ from agnosticfl.secagg.member import load
 from agnosticfl.secagg.messages import Setup, parse
 from agnosticfl.secagg.primitives import SEED
 from tests.deploy.faulty import pattern
-from tests.deploy.federations import NODES, assert_close, assert_same, simulate, toy
+from tests.deploy.federations import (
+    NODES,
+    assert_close,
+    assert_same,
+    make_federation,
+    simulate,
+    toy,
+)
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 900.0  # seconds for any run, on a machine that has other things to do
@@ -50,12 +62,8 @@ class Federation:
     def __init__(self, place: Path):
         self.place, self.clients = place, place / "keys" / "clients"
         self.said: list[str] = []
-        make_authority(place / "keys", ["127.0.0.1"], days=2)
-        keys = [self.clients / f"{number}.key" for number in range(NODES)]
-        for key in keys:
-            make_node_key(key)
-        lines = [make_signing_key(key.with_suffix(".sign")).read_text() for key in keys]
-        (self.clients / "roster").write_text("".join(lines))
+        make_server_keys(place / "keys", ["127.0.0.1"], days=2)
+        make_federation(self.clients, [str(number) for number in range(NODES)])
         port = children.free_port()
         service = Service(place, place / "keys", place / "server", place, "127.0.0.1", port, {})
         self.supervisor = Supervisor(service, self.said.append)

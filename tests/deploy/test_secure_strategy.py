@@ -13,14 +13,17 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message
 
+from agnosticfl.deploy.cards import read_card
+from agnosticfl.deploy.client_keys import make_client_keys
 from agnosticfl.deploy.flower import federation, secure_answers
 from agnosticfl.deploy.flower.client_app import client_app
 from agnosticfl.deploy.flower.federation import NoProgress
 from agnosticfl.deploy.flower.records import REQUEST, SECURE, to_record
 from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
 from agnosticfl.deploy.flower.server_app import first_params, server_data
-from agnosticfl.deploy.keys import make_signing_key, read_roster, read_signing_key
+from agnosticfl.deploy.keys import make_signing_key, read_signing_key
 from agnosticfl.deploy.node.contribute import Contribute
+from agnosticfl.deploy.roster import first_roster, read_roster, write_roster
 from agnosticfl.deploy.task import FederatedTask, write_task
 from agnosticfl.runs.build import build
 from agnosticfl.runs.records import read_records
@@ -29,7 +32,7 @@ from agnosticfl.secagg.member import State, load
 from agnosticfl.secagg.messages import Masked, Unmask, kind_of, pack, parse
 from tests.deploy.clients import numpy_client
 from tests.deploy.fake import FakeGrid, Fault
-from tests.deploy.federations import NODES, POLICY, assert_close, simulate, toy
+from tests.deploy.federations import NODES, POLICY, assert_close, make_federation, simulate, toy
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +44,8 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch):
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A signing key for every node, and one that nobody registered."""
     folder = tmp_path_factory.mktemp("keys")
-    lines = [make_signing_key(folder / f"{node}.sign").read_text() for node in range(NODES)]
-    (folder / "roster").write_text("".join(lines))
-    make_signing_key(folder / "stranger.sign")
+    make_federation(folder, [str(node) for node in range(NODES)])
+    make_client_keys(folder / "stranger.key", ["a domain"], "nobody")
     return folder
 
 
@@ -73,13 +75,15 @@ def play(
         own["memory"] = folder / f"{place}.memory"
         return {**{name: str(path) for name, path in own.items()}, **node_config(place)}
 
+    roster = read_roster(keys / "roster")
     grid = FakeGrid([client_app(folder, contribute)] * NODES, faults, settings, tamper)
     strategy = SecureStrategy(
         task.config,
         folder / "run",
         POLICY._replace(**{"minimum": 3, "attempts": 2, "step": 0.2, **policy}),
         server_data(task, {"data": ""}),
-        Agreement(task.run.encode(), read_roster(keys / "roster")),
+        agreement_of(task, roster, 3, 1),
+        SERVER,
     )
     first = to_record(first_params(task, build(task.config).model))
     strategy.start(grid, first, rounds, POLICY.deadline)
@@ -315,9 +319,9 @@ def test_an_unregistered_key_does_not_join_and_a_stolen_place_is_found_out(
     assert_close(read_records(tmp_path / "a" / "run"), simulated(3, 1))
     caplog.clear()
     # Its own roster says that it is client 3, but its key is another one.
-    lines = (keys / "roster").read_text().splitlines()
-    forged = tmp_path / "forged"
-    forged.write_text("\n".join([*lines[:3], (keys / "stranger.roster").read_text()]))
+    forged, members = tmp_path / "forged", read_roster(keys / "roster").members
+    cards = [*members[:3], read_card(keys / "stranger.card")]
+    write_roster(forged, first_roster("forged", cards, make_signing_key(tmp_path / "keeper.sign")))
     liar = {**stranger, "roster": str(forged)}
     play(tmp_path / "b", keys, node_config=lambda place: liar if place == 3 else {})
     assert "the roster changed" in caplog.text

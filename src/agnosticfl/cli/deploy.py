@@ -11,17 +11,19 @@ import typer
 
 from agnosticfl.cli.arguments import Algorithm, Resume, Rounds, Seed, Sets, Task
 from agnosticfl.cli.plain import Program
+from agnosticfl.cli.roster import fingerprint, keys_app, roster_app
 from agnosticfl.errors import check, choose, require
 
 deploy_app = Program(help="Run a federation of real machines.")
-keys_app = Program(help="Make the keys of a federation.")
 deploy_app.add_typer(keys_app, name="keys")
+deploy_app.add_typer(roster_app, name="roster")
+deploy_app.command()(fingerprint)
 
 Secure = Annotated[bool, typer.Option("--secure", help="The server learns sums only.")]
 App = Annotated[Path, typer.Option(metavar="DIR", help="The folder that `init` wrote.")]
 Roster = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Secure rounds: all clients' NAME.roster, one per line."),
+    typer.Option(metavar="FILE", help="Secure rounds: the roster that the keeper signed."),
 ]
 Server = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server is.")]
 Authority = Annotated[Path, typer.Option("--ca", metavar="FILE", help="The server's ca.pem.")]
@@ -160,13 +162,16 @@ def server(
 ) -> None:
     """Serve a federation until its run is complete, whatever dies in between.
 
-    Clients whose public keys are put in KEYS/clients, now or later, may connect. All that the
-    world reaches is a gate; Flower's SuperLink listens on this machine only.
+    Clients whose public keys are put in KEYS/clients, now or later, may connect; with a roster,
+    its members are put there, and others are taken out. All that the world reaches is a gate;
+    Flower's SuperLink listens on this machine only.
     """
     from agnosticfl import report
     from agnosticfl.cli.console import messages, print_report
     from agnosticfl.deploy.app import PACKAGE
     from agnosticfl.deploy.gate.limits import MARGIN, Limits, limits_from
+    from agnosticfl.deploy.registered import register_members
+    from agnosticfl.deploy.roster import read_roster
     from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
     from agnosticfl.deploy.task import check_program, largest_message, read_task
     from agnosticfl.runs.tasks import parse_set
@@ -184,6 +189,9 @@ def server(
         _check_store(agreed, Path(str(options["data"])), "test")
     needed = config.secure is not None
     check((roster is not None) == needed, f"--roster is {'' if needed else 'not '}needed: {app}")
+    if roster is not None:
+        for line in register_members(read_roster(roster), keys / "clients"):
+            typer.echo(line)
     usual = Limits(message=MARGIN + largest_message(config))
     limits = limits_from(dict(map(parse_set, limit or ())), usual)
     service = Service(app, keys, state, out, host, port, options, limits)
@@ -213,19 +221,27 @@ def client(
             help="Secure rounds: clients of a round that may work for the server, or 5 %."
         ),
     ] = 1,
+    new_roster: Annotated[
+        bool,
+        typer.Option(
+            "--new-roster", help="Take this roster, though it does not follow the accepted one."
+        ),
+    ] = False,
     state: State = Path("deploy-state"),
 ) -> None:
     """Take part in a federation with the training examples of a store.
 
     The process becomes Flower's SuperNode, which connects again by itself when the server is gone
-    for a while. It runs the app in DIR, not what the server sends. With a roster it answers in
-    secure rounds only.
+    for a while. It runs the app in DIR, not what the server sends, which is tried out first. With a
+    roster it answers in secure rounds only; it says what changed in it since it was last accepted.
     """
+    from agnosticfl.deploy import accepted
     from agnosticfl.deploy.app import PACKAGE
     from agnosticfl.deploy.flower.pinned import write_launcher
     from agnosticfl.deploy.flower.secure_answers import own_member
     from agnosticfl.deploy.node import eligibility
     from agnosticfl.deploy.supervise import children as processes
+    from agnosticfl.deploy.supervise.trial import check_flower
     from agnosticfl.deploy.task import check_program, read_task
 
     eligibility.conditions([name for name in when.split(",") if name], min_examples)
@@ -238,15 +254,20 @@ def client(
     link = processes.Link(server, authority.resolve(), state.resolve())
     config: dict[str, str | int] = {"data": str(data.resolve())}
     config |= {"when": when, "min-examples": min_examples}
+    processes.private_folder(link.home)
     if roster is not None:
-        config |= {"roster": str(roster.resolve()), "signing-key": str(sign.resolve())}
+        own = link.home / accepted.FILE  # what is worked with: `roster` may change at any time
+        for line in accepted.accept(roster, own, new_roster):
+            typer.echo(line)
+        config |= {"roster": str(own), "roster-file": str(roster.resolve())}
+        config |= {"signing-key": str(sign.resolve())}
         config |= {"fewest": fewest, "dishonest": dishonest}
         config |= {"memory": str(link.home / "secure.memory")}
         own_member(agreed, config)  # refuses a key that is not in the roster
     write_launcher(link.home / "bin", app)
-    processes.become(
-        processes.supernode_command(link, key.resolve(), processes.free_port(), config), link.home
-    )
+    check_flower(link, key.resolve())
+    command = processes.supernode_command(link, key.resolve(), processes.free_port(), config)
+    processes.become(command, link.home)
 
 
 @deploy_app.command()
@@ -270,36 +291,6 @@ def status(state: State = Path("deploy-state")) -> None:
         table.add_row(run["run-id"], run["status"], run["status-details"])
     for each in (clients, table):
         Console().print(each)
-
-
-@keys_app.command("server")
-def keys_server(
-    folder: Annotated[Path, typer.Argument(metavar="KEYS", help="A folder for the keys.")],
-    host: Annotated[
-        list[str], typer.Option(help="A name or address by which clients reach the server.")
-    ],
-) -> None:
-    """Make the certificate of a server, and the authority ca.pem that its clients trust."""
-    from agnosticfl.deploy.keys import make_authority, make_server_key
-
-    make_authority(folder, [*host, "127.0.0.1", "localhost"])
-    make_server_key(folder)
-    typer.echo(f"{folder / 'ca.pem'}: for every client; the rest stays on the server")
-
-
-@keys_app.command("client")
-def keys_client(
-    key: Annotated[Path, typer.Argument(metavar="NAME.key", help="A new file.")],
-) -> None:
-    """Make the keys of a client.
-
-    NAME.pub goes to the server's folder KEYS/clients, and NAME.roster, for secure rounds, into the
-    roster of every machine. NAME.key and NAME.sign stay on the client.
-    """
-    from agnosticfl.deploy.keys import make_node_key, make_signing_key
-
-    for made in (make_node_key(key), make_signing_key(key.with_suffix(".sign"))):
-        typer.echo(str(made))
 
 
 def _check_store(agreed: Any, path: Path, split: str) -> None:

@@ -33,7 +33,7 @@ clientapp = "{package}.client_app:app"
 [tool.flwr.app.config]
 out = ""              # the run folder on the server, an absolute path
 data = ""             # a store on the server with a split to test on; the task's own data if empty
-roster = ""           # of a secure federation: the list of its members
+roster = ""           # of a secure federation: the list of its members that their keeper signed
 signing-key = ""      # of a secure federation: what the server signs the set-up of rounds with
 minimum = 0           # reports below which a round is abandoned and tried again; 0: all clients
 over-selection = 1.3  # how many times as many clients are asked as are waited for

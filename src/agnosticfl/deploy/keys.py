@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys and certificates of a federation: an authority of its own, and one key for each machine.
 
-ca.pem      the certificate that everybody trusts    server.pem, server.key  of the server
-NAME.key    of one client, which keeps it            NAME.pub                for the server
-server.sign to sign, of the server                   server.verify           for the app
-NAME.sign   to sign in secure rounds, of one client  NAME.roster             for everybody's roster
+ca.pem        the certificate that everybody trusts  server.pem, server.key  of the server
+server.sign   with which the server signs            server.verify           for everybody
+NAME.key      of one client, which keeps it          NAME.pub                for the server
+NAME.sign     to sign with, of a client or a keeper  NAME.verify             a keeper's public half
+
+A client's public halves stand together on its card (`cards.py`).
 """
 
 import datetime
@@ -12,18 +14,27 @@ import ipaddress
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
 from agnosticfl.errors import BadInput, check
+from agnosticfl.files import write_whole
+
+PublicKey = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey
+Key = TypeVar("Key")
 
 _OPENSSH = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH)
 _OPENSSH_PUBLIC = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 DAYS = 825  # that a certificate is valid
+MOST_BYTES = 2**16  # of a file with a key
+# What `cryptography` raises for a key that is none; the second if it has a password.
+UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, NotImplementedError)
 
 
 def make_authority(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
@@ -31,8 +42,7 @@ def make_authority(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None
 
     The authority's own key is thrown away: there will never be another certificate of it.
     """
-    for name in ("ca.pem", "server.pem", "server.key"):
-        check(not (folder / name).exists(), f"{folder / name} exists; it is not overwritten")
+    check_new(*(folder / name for name in ("ca.pem", "server.pem", "server.key")))
     folder.mkdir(parents=True, exist_ok=True)
     authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     issuer = _name("agnosticfl federation")
@@ -54,11 +64,18 @@ def make_authority(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None
     )
 
 
+def make_server_keys(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
+    """All keys of a server, and the folder for those of its clients."""
+    check_new(folder / "server.sign", folder / "server.verify")
+    make_authority(folder, hosts, days)
+    write_verify_key(folder / "server.verify", make_signing_key(folder / "server.sign"))
+    (folder / "clients").mkdir(exist_ok=True)
+
+
 def make_node_key(path: Path) -> Path:
     """The key of one client at `path`, and its public half beside it, with the ending .pub."""
     public = path.with_suffix(".pub")
-    for file in (path, public):
-        check(not file.exists(), f"{file} exists; it is not overwritten")
+    check_new(path, public)
     path.parent.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())  # what Flower's node authentication takes
     write_secret(
@@ -69,58 +86,101 @@ def make_node_key(path: Path) -> Path:
     return public
 
 
-def make_signing_key(path: Path) -> Path:
-    """The key with which one client signs in secure rounds, and its line of the roster."""
-    line = path.with_suffix(".roster")
-    for file in (path, line):
-        check(not file.exists(), f"{file} exists; it is not overwritten")
+def make_signing_key(path: Path) -> ed25519.Ed25519PrivateKey:
+    """A new key to sign with, at `path`."""
+    check_new(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     key = ed25519.Ed25519PrivateKey.generate()
     write_secret(path, key.private_bytes(*_OPENSSH, serialization.NoEncryption()))
-    line.write_bytes(key.public_key().public_bytes(*_OPENSSH_PUBLIC) + b"\n")
-    return line
+    return key
+
+
+def write_verify_key(path: Path, key: ed25519.Ed25519PrivateKey) -> None:
+    """The public half of `key`, as OpenSSH writes it."""
+    write_whole(path, public_line(key.public_key()) + "\n")
 
 
 def read_signing_key(path: Path) -> ed25519.Ed25519PrivateKey:
     """What `make_signing_key` (or ssh-keygen -t ed25519) made."""
-    try:
-        key = serialization.load_ssh_private_key(path.read_bytes(), None)
-    except ValueError as error:
-        raise BadInput(f"{path} is no key in OpenSSH's format: {error}") from None
-    if not isinstance(key, ed25519.Ed25519PrivateKey):
-        raise BadInput(f"{path} is no Ed25519 key")
-    return key
+    return _of_kind(path, ed25519.Ed25519PrivateKey, _private_key(path))
 
 
-def read_roster(path: Path) -> tuple[bytes, ...]:
-    """The public signing keys of all clients, one per line as OpenSSH writes them, in order."""
-    keys: list[bytes] = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            key = serialization.load_ssh_public_key(line)
-        except ValueError:
-            key = None
-        if not isinstance(key, ed25519.Ed25519PublicKey):
-            raise BadInput(f"{path}, line {number}, is no public Ed25519 key")
-        keys.append(key.public_bytes_raw())
-    return tuple(keys)
-
-
-def make_server_key(folder: Path) -> Path:
-    """The key with which a server signs, and its public half server.verify for the app."""
-    verify = folder / "server.verify"
-    check(not verify.exists(), f"{verify} exists; it is not overwritten")
-    return make_signing_key(folder / "server.sign").rename(verify)
+def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """What `make_node_key` made."""
+    return _of_kind(path, ec.EllipticCurvePrivateKey, _private_key(path))
 
 
 def read_verify_key(path: Path) -> bytes:
-    """The public key of a server, as `make_server_key` wrote it."""
-    check(path.is_file(), f"there is no {path}; `deploy keys server` makes it")
-    keys = read_roster(path)
-    check(len(keys) == 1, f"{path} holds {len(keys)} keys instead of one")
-    return keys[0]
+    """The 32 bytes of a public key to verify with, which `write_verify_key` wrote."""
+    return _of_kind(path, ed25519.Ed25519PublicKey, read_public_key(path)).public_bytes_raw()
+
+
+def read_public_key(path: Path) -> PublicKey:
+    """A public key of either kind, in OpenSSH's format, from its file or its secret half's."""
+    content = read_small(path, MOST_BYTES)
+    if b"PRIVATE KEY" in content:
+        return _private_key(path).public_key()
+    try:
+        return parse_public_line(content.decode().strip())
+    except ValueError as error:
+        raise BadInput(f"{path} is no key in OpenSSH's format: {_line(error)}") from None
+
+
+def parse_public_line(line: str) -> PublicKey:
+    """A public key of either kind from its line, written as `public_line` does; else ValueError."""
+    try:
+        key = serialization.load_ssh_public_key(line.encode())
+    except UNREADABLE as error:
+        raise ValueError(str(error)) from None
+    if isinstance(key, ec.EllipticCurvePublicKey):
+        if not isinstance(key.curve, ec.SECP384R1):
+            raise ValueError(f"its curve is {key.curve.name}, and not secp384r1")
+    elif not isinstance(key, ed25519.Ed25519PublicKey):
+        raise ValueError("it is of another kind")
+    if public_line(key) != line:
+        raise ValueError("there is more in it than the key")
+    return key
+
+
+def public_line(key: PublicKey) -> str:
+    """A public key as OpenSSH writes it, without a comment."""
+    return key.public_bytes(*_OPENSSH_PUBLIC).decode("ascii")
+
+
+def read_small(path: Path, most: int) -> bytes:
+    """The content of a file, which may have `most` bytes."""
+    check(path.is_file(), f"there is no file {path}")
+    size = path.stat().st_size
+    check(size <= most, f"{path} has more than {most} bytes")
+    with path.open("rb") as file:
+        return file.read(size)
+
+
+def check_new(*files: Path) -> None:
+    """Refuses files that are there already."""
+    for file in files:
+        check(not file.exists(), f"{file} exists; it is not overwritten")
+
+
+def _private_key(path: Path) -> ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_ssh_private_key(read_small(path, MOST_BYTES), None)
+    except UNREADABLE as error:
+        raise BadInput(f"{path} is no key in OpenSSH's format: {_line(error)}") from None
+    if not isinstance(key, ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey):
+        raise BadInput(f"{path} is a key of another kind than those of a federation")
+    return key
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _of_kind(path: Path, kind: type[Key], key: object) -> Key:
+    if not isinstance(key, kind):
+        what = "Ed25519" if "Ed25519" in kind.__name__ else "node"
+        raise BadInput(f"{path} is no {what} key")
+    return key
 
 
 def write_secret(path: Path, content: bytes) -> None:

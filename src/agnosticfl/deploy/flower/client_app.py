@@ -24,7 +24,7 @@ from agnosticfl.deploy.node import consent, eligibility
 from agnosticfl.deploy.node.contribute import Call, Contribute, answer, jax_client
 from agnosticfl.deploy.schema import check_schema, schema_of
 from agnosticfl.deploy.task import FILE, FederatedTask, check_program, read_task
-from agnosticfl.errors import check
+from agnosticfl.errors import BadInput, check
 from agnosticfl.registry import SOURCES
 from agnosticfl.runs.about import facts_of, facts_of_store
 from agnosticfl.secagg.messages import Refused
@@ -80,6 +80,7 @@ def client_app(
 
     def join(message: Message, context: Context) -> RecordDict:
         task = read_task(Path(folder))
+        follow_roster(context)
         declines = declined(context, node_data(task, context).data.num_examples)
         return declines or step(message, context)
 
@@ -119,11 +120,24 @@ def discreet(
         except Refused as error:  # of the server's own making: it may hear of it
             LOG.warning("%s: refused: %s", message.metadata.message_type, error)
             return Message(Error(code=0, reason=f"refused: {error}"), reply_to=message)
+        except BadInput as error:  # says in one line what to do
+            LOG.error("%s: this client cannot answer: %s", message.metadata.message_type, error)
+            return Message(Error(code=0, reason="its own log says why"), reply_to=message)
         except Exception:
             LOG.exception("%s: this client cannot answer", message.metadata.message_type)
             return Message(Error(code=0, reason="its own log says why"), reply_to=message)
 
     return handle
+
+
+def follow_roster(context: Context) -> None:
+    """Accepts the roster that the node's operator has put there since, and says what changed."""
+    from agnosticfl.deploy.accepted import accept
+
+    node = context.node_config
+    if "roster-file" in node:
+        for line in accept(Path(str(node["roster-file"])), Path(str(node["roster"]))):
+            LOG.info(line)
 
 
 def below(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

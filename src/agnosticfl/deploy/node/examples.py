@@ -29,8 +29,7 @@ def check_nodes(data: FederatedData, nodes: int) -> None:
 
 def dealt(data: FederatedData, nodes: int) -> FederatedData:
     """The clients of `data` dealt to `nodes` nodes in turn, each node then being one client."""
-    check_nodes(data, nodes)
-    owner = np.repeat(np.arange(data.num_clients), data.sizes) % nodes
+    owner = _owner(data, nodes)
     order = np.argsort(owner, kind="stable")
     return data._replace(
         examples={name: array[order] for name, array in data.examples.items()},
@@ -38,6 +37,19 @@ def dealt(data: FederatedData, nodes: int) -> FederatedData:
         offsets=np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=nodes))]),
         client_ids=range(nodes),
     )
+
+
+def domains_dealt(data: FederatedData, nodes: int) -> list[tuple[str, ...]]:
+    """The names of the domains of which each node gets examples."""
+    owner = _owner(data, nodes)
+    held = [np.unique(data.domain[owner == node]) for node in range(nodes)]
+    return [tuple(data.domains[int(number)] for number in numbers) for numbers in held]
+
+
+def _owner(data: FederatedData, nodes: int) -> np.ndarray:
+    """The node of each example."""
+    check_nodes(data, nodes)
+    return np.repeat(np.arange(data.num_clients), data.sizes) % nodes
 
 
 def dealt_to(data: FederatedData, node: int, nodes: int) -> FederatedData:

@@ -2,24 +2,28 @@
 """A whole federation on one machine: SuperLink, gate and SuperNodes on loopback, new keys."""
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agnosticfl.deploy.app import write_app
+from agnosticfl.deploy.cards import read_card
+from agnosticfl.deploy.client_keys import make_client_keys
 from agnosticfl.deploy.flower.pinned import write_launcher
 from agnosticfl.deploy.gate.limits import MARGIN, Limits
 from agnosticfl.deploy.keys import (
-    make_authority,
     make_node_key,
-    make_server_key,
+    make_server_keys,
     make_signing_key,
     read_verify_key,
 )
+from agnosticfl.deploy.node.examples import domains_dealt
+from agnosticfl.deploy.roster import first_roster, write_roster
 from agnosticfl.deploy.supervise import children as processes
 from agnosticfl.deploy.supervise.children import Child
 from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
 from agnosticfl.deploy.task import FederatedTask, largest_message
+from agnosticfl.registry import SOURCES
 from agnosticfl.runs.records import Record
 
 
@@ -36,16 +40,18 @@ def run_locally(
     children: list[Child] = []
     with tempfile.TemporaryDirectory(prefix="agnosticfl-") as name, processes.stopping(children):
         place = Path(name)
-        make_authority(place / "keys", ["127.0.0.1"], days=2)
-        server_key = read_verify_key(make_server_key(place / "keys")).hex()
+        make_server_keys(place / "keys", ["127.0.0.1"], days=2)
+        server_key = read_verify_key(place / "keys" / "server.verify").hex()
         write_app(place / "app", task._replace(server_key=server_key))
         clients = place / "keys" / "clients"
         keys = [clients / f"node{number}.key" for number in range(nodes)]
-        for key in keys:
-            make_node_key(key)
         secure = task.config.secure is not None
-        lines = [make_signing_key(key.with_suffix(".sign")).read_text() for key in keys]
-        (clients / "roster").write_text("".join(lines))
+        if secure:
+            train = SOURCES.build(task.config.data, "data").train
+            make_members(keys, domains_dealt(train, nodes), clients / "roster")
+        else:
+            for key in keys:
+                make_node_key(key)
         service = Service(
             app=place / "app",
             keys=place / "keys",
@@ -65,6 +71,16 @@ def run_locally(
                     config |= secure_node(clients, key, home)
                 children.append(start_node(supervisor, home, key, config))
             return supervisor.serve(on_round=on_round, should_stop=should_stop)
+
+
+def make_members(keys: Sequence[Path], domains: Sequence[Sequence[str]], roster: Path) -> None:
+    """The keys of nodes that hold these domains, and their roster, with a keeper of its own."""
+    cards = [
+        read_card(make_client_keys(key, held, "this machine"))
+        for key, held in zip(keys, domains, strict=True)
+    ]
+    keeper = make_signing_key(roster.with_suffix(".sign"))
+    write_roster(roster, first_roster("local", cards, keeper))
 
 
 def local_limits(task: FederatedTask, nodes: int) -> Limits:

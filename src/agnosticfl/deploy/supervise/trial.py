@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client's test, before it starts, that code sent by a server is not run on it.
+
+How Flower starts an app is not part of what it promises, and may change with its version.
+"""
+
+import shutil
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from agnosticfl.deploy.flower.decoy import DECOY, OWN, app_files
+from agnosticfl.deploy.flower.pinned import LAUNCHER, REFUSAL, programs, write_launcher
+from agnosticfl.deploy.supervise import children as processes
+from agnosticfl.deploy.supervise.children import Link
+from agnosticfl.errors import check
+
+TESTED = ("1.41.0",)  # versions of Flower
+PATIENCE = 120.0  # seconds for the trial, which takes about five
+
+
+def check_flower(link: Link, key: Path) -> None:
+    """Refuses to go on with a Flower that runs what a server sends, or was not tested.
+
+    The client's launcher must be in its place already.
+    """
+    found = version("flwr")
+    check(
+        found in TESTED,
+        f"Flower {found} is installed; a client runs with what was tested: {', '.join(TESTED)}",
+    )
+    check_first(link.home)
+    with tempfile.TemporaryDirectory(prefix="trial-", dir=link.home) as name:
+        wrong = tried(link, key, Path(name))
+    check(
+        not wrong,
+        f"Flower {found} behaves otherwise than the tested {', '.join(TESTED)}: {wrong};"
+        " this client does not start",
+    )
+
+
+def check_first(home: Path) -> None:
+    """Refuses a path on which other programs come before the launcher."""
+    path = processes.environment(home)["PATH"]
+    for program in programs():
+        place = shutil.which(program, path=path)
+        ours = str(home / "bin" / program)
+        check(place == ours, f"{program} is {place} on the path of this client, and not {ours}")
+
+
+def tried(link: Link, key: Path, place: Path) -> str:
+    """What is wrong, if a real SuperNode gets a decoy from its server; empty if nothing."""
+    for name, text in app_files(place / OWN).items():
+        file = place / "app" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    write_launcher(place / "bin", place / "app")
+    node = processes.supernode_command(link, key, processes.free_port(), {})
+    module = (sys.executable, "-m", "agnosticfl.deploy.flower.decoy")
+    log = place / "log"
+    child = processes.start([*module, str(place), *node], place, log)
+    try:
+        until = time.monotonic() + PATIENCE
+        while child.alive() and time.monotonic() < until and not _over(place, log):
+            time.sleep(0.05)
+    finally:
+        child.stop()
+    if (place / DECOY).exists():
+        return "it runs the code that a server sends"
+    if (place / "apps").exists():
+        return "it unpacks the code that a server sends"
+    if not (place / OWN).exists():
+        return f"it does not run the client's own app by {LAUNCHER} ({processes.last_lines(log)})"
+    return "" if _refused(log) else "it does not start agent apps by flwr-agentapp"
+
+
+def _over(place: Path, log: Path) -> bool:
+    return (place / DECOY).exists() or ((place / OWN).exists() and _refused(log))
+
+
+def _refused(log: Path) -> bool:
+    """Whether the second message of the decoy was."""
+    return f"flwr-agentapp {REFUSAL}" in log.read_text(encoding="utf-8", errors="replace")
