@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from agnosticfl.deploy.flower.federation import RoundPolicy
 from agnosticfl.deploy.node.examples import dealt
@@ -16,22 +17,25 @@ from agnosticfl.runs.config import Config
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import run
+from agnosticfl.secagg.primitives import verify_key
 
 NODES = 4
+SERVER = Ed25519PrivateKey.from_private_bytes(bytes(32))
 POLICY = RoundPolicy(clients=NODES, minimum=2, over_selection=1.0, deadline=0.2, wait=0, attempts=3)
 
 
 def make_federation(folder: Path, names: Sequence[str]) -> Path:
     """Keys NAME.key and NAME.sign for each, and their roster."""
     keys = [folder / f"{name}.key" for name in names]
-    make_members(keys, [("a domain",)] * len(keys), folder / "roster")
+    make_members(keys, [toy().domains] * len(keys), folder / "roster")
     return folder / "roster"
 
 
 def toy(rounds: int = 3, nodes: int = NODES) -> FederatedTask:
     """The toy, as so many machines agree on it."""
     config = federated_config(resolve("toy", rounds=rounds), nodes)
-    return new_task(config, build(config).data)._replace(run="toy-of-the-tests")
+    task = new_task(config, build(config).data, verify_key(SERVER).hex())
+    return task._replace(run="toy-of-the-tests")
 
 
 def simulate(folder: Path, config: Config, clients: int = NODES) -> list[dict[str, Any]]:

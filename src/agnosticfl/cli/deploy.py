@@ -192,6 +192,8 @@ def server(
     if roster is not None:
         for line in register_members(read_roster(roster), keys / "clients"):
             typer.echo(line)
+        check((keys / "server.sign").is_file(), f"there is no {keys / 'server.sign'}")
+        options["signing-key"] = str((keys / "server.sign").resolve())
     usual = Limits(message=MARGIN + largest_message(config))
     limits = limits_from(dict(map(parse_set, limit or ())), usual)
     service = Service(app, keys, state, out, host, port, options, limits)
@@ -214,7 +216,17 @@ def client(
     when: Annotated[str, typer.Option(help="Join only when: any of idle,charging,unmetered.")] = "",
     min_examples: Annotated[int, typer.Option(help="Join only with so many examples.")] = 1,
     roster: Roster = None,
-    fewest: Annotated[int, typer.Option(help="Secure rounds: the fewest clients in a sum.")] = 3,
+    fewest: Annotated[
+        int,
+        typer.Option(help="Secure rounds: the fewest clients in a sum, and with a domain."),
+    ] = 3,
+    alone: Annotated[
+        str,
+        typer.Option(
+            metavar="DOMAINS",
+            help="Secure rounds: show counts and losses of these domains with fewer holders, too.",
+        ),
+    ] = "",
     dishonest: Annotated[
         int,
         typer.Option(
@@ -235,11 +247,13 @@ def client(
     for a while. It runs the app in DIR, not what the server sends, which is tried out first. With a
     roster it answers in secure rounds only; it says what changed in it since it was last accepted.
     """
+    from agnosticfl.data.store import open_store
     from agnosticfl.deploy import accepted
     from agnosticfl.deploy.app import PACKAGE
     from agnosticfl.deploy.flower.pinned import write_launcher
     from agnosticfl.deploy.flower.secure_answers import own_member
     from agnosticfl.deploy.node import eligibility
+    from agnosticfl.deploy.node.examples import held_domains
     from agnosticfl.deploy.supervise import children as processes
     from agnosticfl.deploy.supervise.trial import check_flower
     from agnosticfl.deploy.task import check_program, read_task
@@ -261,9 +275,9 @@ def client(
             typer.echo(line)
         config |= {"roster": str(own), "roster-file": str(roster.resolve())}
         config |= {"signing-key": str(sign.resolve())}
-        config |= {"fewest": fewest, "dishonest": dishonest}
+        config |= {"fewest": fewest, "dishonest": dishonest, "alone": alone}
         config |= {"memory": str(link.home / "secure.memory")}
-        own_member(agreed, config)  # refuses a key that is not in the roster
+        own_member(agreed, config, held_domains(open_store(data).splits["train"]))
     write_launcher(link.home / "bin", app)
     check_flower(link, key.resolve())
     command = processes.supernode_command(link, key.resolve(), processes.free_port(), config)

@@ -86,14 +86,14 @@ def client_app(
 
     def step(message: Message, context: Context) -> RecordDict:
         from agnosticfl.deploy.flower.secure_answers import own_member, secure_answer
+        from agnosticfl.deploy.node.examples import held_domains
 
         task = read_task(Path(folder))
         own = own_member(task, context.node_config)
 
         def work() -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
             data = node_data(task, context)
-            stated = own.agreement.holdings[own.place]
-            consent.check_stated(held_domains(data.data), tuple(stated))
+            consent.check_stated(held_domains(data.data), own.agreement.holdings[own.place])
             alpha = to_arrays(message.content.array_records[ARRAYS])["alpha"]
             least = float((task.config.secure or {}).get("least_alpha", 0))
             weighty = consent.weighty(alpha, task.domains, least)
@@ -155,11 +155,6 @@ def node_policy(context: Context) -> eligibility.Policy:
     names = str(context.node_config.get("when", ""))
     number = context.node_config.get("min-examples", 1)
     return eligibility.conditions([name for name in names.split(",") if name], int(number))
-
-
-def held_domains(data: FederatedData) -> list[str]:
-    """The domains of which there are examples."""
-    return [data.domains[number] for number in np.unique(data.domain)]
 
 
 class NodeData(NamedTuple):

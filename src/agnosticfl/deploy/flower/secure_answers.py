@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from agnosticfl.deploy import wire
 from agnosticfl.deploy.agree import agreement_of
 from agnosticfl.deploy.flower.records import ARRAYS, REQUEST, ROUND, SECURE, to_arrays
 from agnosticfl.deploy.keys import read_signing_key
+from agnosticfl.deploy.node import consent
 from agnosticfl.deploy.roster import read_roster
 from agnosticfl.deploy.task import FederatedTask
 from agnosticfl.errors import check, choose
@@ -30,8 +31,14 @@ from agnosticfl.secagg.agreement import Agreement, Member, member
 from agnosticfl.secagg.messages import Refused, Setup
 
 
-def own_member(task: FederatedTask, node_config: Mapping[str, Any]) -> Member:
-    """This node's place in the federation: its own roster, smallest sum and distrust."""
+def own_member(
+    task: FederatedTask, node_config: Mapping[str, Any], held: Sequence[str] = ()
+) -> Member:
+    """This node's place in the federation: its own roster, smallest sum and distrust.
+
+    Args:
+      held: domains of which it has examples; its entry in the roster must state them.
+    """
     for name in ("roster", "signing-key"):
         check(name in node_config, f"this node was started without its {name}")
     usual = Agreement._field_defaults
@@ -44,7 +51,9 @@ def own_member(task: FederatedTask, node_config: Mapping[str, Any]) -> Member:
     alone = [name for name in str(node_config.get("alone", "")).split(",") if name]
     for name in alone:
         choose(name, task.domains, "--alone")
-    return member(agreement, read_signing_key(Path(str(node_config["signing-key"]))), alone)
+    own = member(agreement, read_signing_key(Path(str(node_config["signing-key"]))), alone)
+    consent.check_stated(held, agreement.holdings[own.place])
+    return own
 
 
 def secure_answer(

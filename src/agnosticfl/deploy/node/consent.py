@@ -5,10 +5,11 @@ The sum of updates is Σ_k β^k Δ^k with β^k = Σ_i α_i N^k_i. An α that lea
 alone makes that sum this client's own update, although it is a sum over all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from agnosticfl.errors import check
 from agnosticfl.secagg.messages import Refused
 
 LEAST = 0.01  # a domain with less of the largest α than that has no weight to speak of
@@ -36,11 +37,11 @@ def weighty(alpha: np.ndarray, domains: Sequence[str], least: float) -> tuple[st
     return tuple(name for name, has_weight in zip(domains, heavy, strict=True) if has_weight)
 
 
-def check_stated(held: Sequence[str], stated: Sequence[str]) -> None:
+def check_stated(held: Collection[str], stated: Collection[str]) -> None:
     """Refuses to work on examples of a domain that the roster does not say this client holds."""
     unknown = sorted(set(held) - set(stated))
-    if unknown:
-        raise Refused(
-            f"this client has examples of domain {unknown[0]!r}; its entry in the roster states"
-            f" {', '.join(map(repr, stated))}"
-        )
+    check(
+        not unknown,
+        f"this client has examples of domain {', '.join(map(repr, unknown))}; its entry in the"
+        f" roster states {', '.join(map(repr, stated))}",
+    )

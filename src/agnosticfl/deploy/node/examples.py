@@ -42,8 +42,12 @@ def dealt(data: FederatedData, nodes: int) -> FederatedData:
 def domains_dealt(data: FederatedData, nodes: int) -> list[tuple[str, ...]]:
     """The names of the domains of which each node gets examples."""
     owner = _owner(data, nodes)
-    held = [np.unique(data.domain[owner == node]) for node in range(nodes)]
-    return [tuple(data.domains[int(number)] for number in numbers) for numbers in held]
+    return [held_domains(data._replace(domain=data.domain[owner == node])) for node in range(nodes)]
+
+
+def held_domains(data: FederatedData) -> tuple[str, ...]:
+    """The domains of which there are examples."""
+    return tuple(data.domains[int(number)] for number in np.unique(data.domain))
 
 
 def _owner(data: FederatedData, nodes: int) -> np.ndarray:

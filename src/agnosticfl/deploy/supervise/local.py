@@ -2,6 +2,7 @@
 """A whole federation on one machine: SuperLink, gate and SuperNodes on loopback, new keys."""
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
 from agnosticfl.deploy.task import FederatedTask, largest_message
 from agnosticfl.registry import SOURCES
 from agnosticfl.runs.records import Record
+from agnosticfl.secagg.agreement import Agreement
+
+FEWEST: int = Agreement._field_defaults["fewest"]
 
 
 def run_locally(
@@ -45,10 +49,13 @@ def run_locally(
         write_app(place / "app", task._replace(server_key=server_key))
         clients = place / "keys" / "clients"
         keys = [clients / f"node{number}.key" for number in range(nodes)]
-        secure = task.config.secure is not None
+        secure, alone = task.config.secure is not None, list[str]()
         if secure:
-            train = SOURCES.build(task.config.data, "data").train
-            make_members(keys, domains_dealt(train, nodes), clients / "roster")
+            held = domains_dealt(SOURCES.build(task.config.data, "data").train, nodes)
+            make_members(keys, held, clients / "roster")
+            alone = few_holders(held)
+            if alone:
+                say(f"held by fewer than {FEWEST}, which is let pass here: {', '.join(alone)}")
         else:
             for key in keys:
                 make_node_key(key)
@@ -59,7 +66,11 @@ def run_locally(
             out=out,
             host="127.0.0.1",
             port=processes.free_port(),
-            options={"over-selection": 1.0, "roster": str(clients / "roster")},
+            options={
+                "over-selection": 1.0,
+                "roster": str(clients / "roster"),
+                "signing-key": str(place / "keys" / "server.sign"),
+            },
             limits=local_limits(task, nodes),
         )
         with Supervisor(service, say) as supervisor:
@@ -68,7 +79,7 @@ def run_locally(
                 home = place / key.stem
                 config = {"partition-id": number, "num-partitions": nodes}
                 if secure:
-                    config |= secure_node(clients, key, home)
+                    config |= {**secure_node(clients, key, home), "alone": ",".join(alone)}
                 children.append(start_node(supervisor, home, key, config))
             return supervisor.serve(on_round=on_round, should_stop=should_stop)
 
@@ -81,6 +92,12 @@ def make_members(keys: Sequence[Path], domains: Sequence[Sequence[str]], roster:
     ]
     keeper = make_signing_key(roster.with_suffix(".sign"))
     write_roster(roster, first_roster("local", cards, keeper))
+
+
+def few_holders(held: Sequence[Sequence[str]]) -> list[str]:
+    """Domains whose sums no client of a real federation would show without being told to."""
+    number = Counter(name for names in held for name in names)
+    return sorted(name for name in number if number[name] < FEWEST)
 
 
 def local_limits(task: FederatedTask, nodes: int) -> Limits:
