@@ -88,12 +88,13 @@ class SecureStrategy(AgnosticStrategy):
         arrays = tree.named(sent)
         total = self._kept_sum(attempt.round, wire.digest(arrays))
         if total is None:
-            total = self._open(grid, arrays, attempt, sizes["int32"], short, bits or 32)
+            total = self._open(grid, sent, arrays, attempt, sizes["int32"], short, bits or 32)
         return wire.unpack({"int32": total.view(np.int32)}, self.message)
 
     def _open(
         self,
         grid: Grid,
+        told: Broadcast,
         arrays: dict[str, np.ndarray],
         attempt: Attempt,
         length: int,
@@ -118,9 +119,23 @@ class SecureStrategy(AgnosticStrategy):
             LOG.warning("round %d is given up, the model stays: %s", attempt.round, error)
         else:
             LOG.info("round %d: secure sum of %d clients", attempt.round, len(server.survivors))
-        total = np.zeros(length, "<u4") if server.total is None else server.total
+        total = self._usable(told, server, attempt)
+        total = np.zeros(length, "<u4") if total is None else total
         write_bytes(self._kept, self._name(attempt.round, sent) + total.tobytes())
         return total
+
+    def _usable(self, told: Broadcast, server: Server, attempt: Attempt) -> np.ndarray | None:
+        """The open sum, unless it is one that cannot be; no client would open another one."""
+        if server.total is None:
+            return None
+        total = wire.unpack({"int32": server.total.view(np.int32)}, self.message)
+        why = self.implausible(told, total, len(server.survivors))
+        if why is None:
+            return server.total
+        LOG.warning(
+            "round %d is given up, the model stays: the sum cannot be right: %s", attempt.round, why
+        )
+        return None
 
     def _kept_sum(self, t: int, sent: bytes) -> np.ndarray | None:
         """The sum of round t, if it was opened before this process began."""
