@@ -12,6 +12,8 @@ from typing import Any
 # What JAX says of memory, on a CPU or on an accelerator.
 NO_MEMORY = re.compile("out of memory|RESOURCE_EXHAUSTED", re.IGNORECASE)
 
+LONGEST = 120  # characters of what came from outside
+
 
 class BadInput(ValueError):
     """A value from the user that cannot be used.
@@ -35,6 +37,12 @@ def choose(name: str, allowed: Iterable[str], what: str) -> str:
     near = difflib.get_close_matches(name, allowed, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise BadInput(f"unknown {what} {name!r}{hint} (allowed: {', '.join(allowed)})")
+
+
+def quoted(outside: object) -> str:
+    """Something that came from outside, fit for one line of a log or of an error."""
+    text = outside.decode("latin-1") if isinstance(outside, bytes) else str(outside)
+    return ascii(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")
 
 
 def require(module: str, what: str, extra: str = "data") -> Any:

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agnosticfl import agnostic_fedavg
-from agnosticfl.channels.bounds import Bounds, bounded, bounding, check_bounds
+from agnosticfl.channels.bounds import (
+    ROUNDED_COUNTS,
+    Bounds,
+    bounded,
+    bounding,
+    check_bounds,
+    shared_out,
+)
 from agnosticfl.core.contribution import ClientSum
 from agnosticfl.errors import BadInput
 from tests.helpers.problems import federated, linear
@@ -54,13 +63,56 @@ def test_a_high_loss_becomes_the_bound_and_the_others_stay():
 
 
 def test_too_many_examples_count_as_the_most_that_are_allowed():
-    # 40 examples are too many by 4: a quarter of 30 and 10 is 7.5 and 2.5, whole ones of them 7, 2.
+    # 40 examples are too many by 4: a quarter of 30 and 10 is 7.5 and 2.5, whole ones of them 7, 2,
+    # and the one that is left goes to the first of the two.
     sums, clipped = bounded(BOUNDS, contribution([1.0], 20.0, [2.0, 3.0], [30.0, 10.0]))
     assert clipped == 1
-    np.testing.assert_array_equal(sums.domain_count, [7, 2])
-    np.testing.assert_allclose(sums.domain_loss, [7 * 2, 2 * 3])
+    np.testing.assert_array_equal(sums.domain_count, [8, 2])
+    np.testing.assert_allclose(sums.domain_loss, [8 * 2, 2 * 3])
     np.testing.assert_allclose(sums.beta, 20 / 4)
     np.testing.assert_allclose(sums.weighted_delta["w"], [1.0 * 20 / 4])
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "shared"),
+    [
+        ([333, 333, 334], 1000, [333, 333, 334]),  # as many as are allowed
+        ([500, 500, 1], 1000, [500, 499, 1]),  # 499.5, 499.5 and 0.999: two are left of 1000
+        ([1, 1, 1], 2, [1, 1, 0]),
+        ([10**6, 1], 1000, [1000, 0]),
+        ([3_000_001, 3_000_000, 2_999_999], 1000, [334, 333, 333]),
+        ([2**24, 2**24], 2**24, [2**23, 2**23]),
+        ([0, 0], 5, [0, 0]),
+    ],
+)
+def test_whole_numbers_are_shared_out_by_the_largest_remainder(
+    count: list[int], most: int, shared: list[int]
+):
+    found = jax.jit(shared_out, static_argnums=1)(jnp.array(count, jnp.float32), most)
+    np.testing.assert_array_equal(found, shared)
+
+
+@given(
+    st.lists(st.integers(0, 2**22), min_size=1, max_size=8),
+    st.integers(1, 2**24),
+    st.lists(st.floats(0, 1, width=32), min_size=8, max_size=8),
+)
+def test_a_client_with_too_many_examples_counts_with_as_many_as_are_allowed(
+    count: list[int], most: int, alphas: list[float]
+):
+    total, p = sum(count), len(count)
+    exact = [Fraction(c * most, max(total, most)) for c in count]
+    shared = np.asarray(shared_out(jnp.array(count, jnp.float32), most))
+    assert shared.sum() == min(total, most)
+    # What is given is ⌊n_i⌋ or ⌈n_i⌉, and nobody has one more whose remainder is smaller.
+    assert all(abs(s - n) < 1 and s >= 0 for s, n in zip(shared, exact, strict=True))
+    up = [n % 1 for s, n in zip(shared, exact, strict=True) if s > n]
+    down = [n % 1 for s, n in zip(shared, exact, strict=True) if s < n]
+    assert min(up, default=1) >= max(down, default=0)
+    # β^k shrinks with all counts alike; that is what the rounding of each makes of Σ_i α_i N_i.
+    alpha = [Fraction(a) for a in alphas[:p]]
+    off = sum(a * (Fraction(float(s)) - n) for a, s, n in zip(alpha, shared, exact, strict=True))
+    assert abs(off) <= ROUNDED_COUNTS * p * (max(alpha) - min(alpha))
 
 
 def test_a_client_without_examples_stays_nothing():

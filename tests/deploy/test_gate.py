@@ -16,7 +16,7 @@ from agnosticfl.deploy.gate.desk import Desk
 from agnosticfl.deploy.gate.limits import Buckets, Limits, limits_from, neighbourhood
 from agnosticfl.deploy.gate.members import Members
 from agnosticfl.deploy.gate.passage import Passage
-from agnosticfl.deploy.gate.refusals import LINES, Refusals, quoted
+from agnosticfl.deploy.gate.refusals import LINES, Refusals
 from agnosticfl.deploy.gate.routes import (
     CALLS,
     METHOD,
@@ -28,7 +28,7 @@ from agnosticfl.deploy.gate.routes import (
     TIMESTAMP,
 )
 from agnosticfl.deploy.keys import make_node_key, make_signing_key, write_verify_key
-from agnosticfl.errors import BadInput
+from agnosticfl.errors import BadInput, quoted
 from tests.deploy.knocking import PROTOBUF, PULL, Knock, StubSuperLink, flower_routes, mirrored
 
 USUAL = Limits()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message
 
+import agnosticfl.deploy.flower.client_app as client_module
 from agnosticfl.deploy.agree import agreement_of
 from agnosticfl.deploy.cards import read_card
 from agnosticfl.deploy.client_keys import make_client_keys
@@ -211,6 +212,62 @@ def test_a_round_that_is_lost_while_it_is_opened_is_given_up(
     assert sum(first["count"]) == 0
     assert sum(second["count"]) > 0
     assert first["params"] != second["params"]
+
+
+LOSS, COUNT = 3, 13  # where words begin, after one of the toy's parameter and two of β
+
+
+def adds(place: int | None, word: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client 3 has other code: it adds a word to its vector, or takes random ones, in round 1."""
+    theirs = client_module.answer
+
+    def answer(call: Any, sums: Any, state: Any) -> dict[str, np.ndarray]:
+        packed = theirs(call, sums, state)
+        if (call.client, call.round) != (3, 1):
+            return packed
+        words = packed["int32"].view(np.uint32)
+        if place is None:
+            rng = np.random.default_rng(word)
+            return {"int32": rng.integers(0, 2**32, words.size, np.uint32).view(np.int32)}
+        words[place] += np.uint32(word % 2**32)
+        return packed
+
+    monkeypatch.setattr(client_module, "answer", answer)
+
+
+@pytest.mark.parametrize(
+    ("place", "word", "line"),
+    [
+        (None, 1, "clients are left out; it must be a whole number from 0 to 4"),
+        (LOSS, 2**28, r"L_1 is [\d.]+; it must be at most 100 of each of \d+ examples"),
+        (COUNT, -10_000, r"N_1 is -\d+; it must be a whole number from 0 on"),
+        (0, 2**29, r"‖Σ βΔ‖ is [\d.]+; it must be at most 10 · β, which is \d+"),
+    ],
+)
+def test_a_sum_that_cannot_be_is_given_up_and_the_run_goes_on(
+    tmp_path: Path,
+    keys: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    simulated: Any,
+    place: int | None,
+    word: int,
+    line: str,
+):
+    """No client opens another sum of round 1: w and λ stay as they were before."""
+    adds(place, word, monkeypatch)
+    play(tmp_path, keys, rounds=2)
+    reason = "round 1 is given up, the model stays: the sum cannot be right: .*" + line
+    assert re.search(reason, caplog.text)
+    first, second = read_records(tmp_path / "run")
+    assert (first["count"], first["step_taken"]) == ([0] * 5, False)
+    assert first["params"] == [3.0]  # w_0
+    np.testing.assert_allclose(first["domain_weights"], 0.2, rtol=1e-6)
+    # Round 2 is what round 1 would have been, but for the order of examples.
+    undisturbed = simulated(NODES, 1)[0]
+    for name in ("loss", "domain_weights", "count"):
+        np.testing.assert_allclose(second[name], undisturbed[name], rtol=1e-5)
+    assert second["step_taken"]
 
 
 def test_no_client_opens_two_sums_of_a_round_even_for_a_server_that_lost_its_memory(

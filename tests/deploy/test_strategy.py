@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's side over a grid of clients in this process."""
 
+import io
 import itertools
 import json
 from pathlib import Path
@@ -109,6 +110,24 @@ def with_sum(reply: Message, vector: np.ndarray) -> Message:
     return reply
 
 
+BETA, LOSS, COUNT = 1, 2, 7  # where they begin, after the toy's one parameter
+
+
+def changed(reply: Message, place: int, value: float) -> Message:
+    vector = to_arrays(reply.content.array_records[SUM])["float32"]
+    vector[place] = value
+    return with_sum(reply, vector)
+
+
+def with_bytes(reply: Message, dtype: str | None) -> Message:
+    """The right numbers in another byte order, or in an archive of arrays."""
+    vector = to_arrays(reply.content.array_records[SUM])["float32"]
+    file = io.BytesIO()
+    np.save(file, vector.astype(dtype)) if dtype else np.savez(file, vector)
+    reply.content.array_records[SUM]["float32"].data = file.getvalue()
+    return reply
+
+
 def dies(_: Message) -> None:
     return None
 
@@ -127,7 +146,17 @@ FAULTS = {
     "NaN": (nan, "a number in its vector is not finite", 1),
     "shape": (lambda r: with_sum(r, np.ones(99, np.float32)), "where {'float32': 13}", 1),
     "type": (lambda r: with_sum(r, np.ones(13)), "where {'float32': 13}", 1),
-    "negative": (lambda r: with_sum(r, -np.ones(13, np.float32)), "is negative", 1),
+    "order": (lambda r: with_bytes(r, ">f4"), "its vector cannot be read", 1),
+    "archive": (lambda r: with_bytes(r, None), "its vector cannot be read", 1),
+    "negative": (lambda r: changed(r, COUNT, -1), "N_1 is -1; it must be a whole number", 1),
+    "half": (lambda r: changed(r, COUNT, 1.5), "N_1 is 1.5; it must be a whole number", 1),
+    "weight": (lambda r: changed(r, BETA, 1e6), "β is 1000000, while Σ α N is", 1),
+    "left out": (lambda r: changed(r, -1, 1), "while all 1 clients are left out", 1),
+    "loss": (
+        lambda r: changed(changed(r, COUNT, 0), LOSS, 1),
+        "L_1 is 1, while N_1 is 0",
+        1,
+    ),
     "token": (forges, "belongs to another attempt or round", 1),
     "silence": (dies, "no longer waited for", 0),
     "declines": (declines, "does not join", 0),
@@ -165,6 +194,22 @@ def test_a_contribution_of_another_framework_s_bytes_is_refused(tmp_path: Path, 
 
     play(tmp_path, faults={3: fault})
     assert "its vector cannot be read" in caplog.text
+
+
+def test_a_sum_that_cannot_be_is_abandoned_and_said(
+    tmp_path: Path, simulated: Path, caplog: pytest.LogCaptureFixture
+):
+    """Each of two clients may say 3e38, but not both."""
+    said: list[Message] = []
+
+    def shouts_at_first(reply: Message) -> Message:
+        said.append(reply)
+        return changed(reply, LOSS, 3e38) if len(said) <= 2 else reply
+
+    play(tmp_path, faults={2: shouts_at_first, 3: shouts_at_first})
+    reason = "the sum cannot be right: a number of it is not finite"
+    assert f"round 1 abandoned (attempt 1 of 3): {reason}" in caplog.text
+    assert_same(read_records(tmp_path / "run"), read_records(simulated))
 
 
 def test_a_round_with_too_few_reports_is_abandoned_tried_again_and_not_lost(

@@ -23,12 +23,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from agnosticfl.channels.bounds import Bounds, bounded, check_bounds
 from agnosticfl.channels.compression import BITS, rotated, rotated_part
+from agnosticfl.channels.plausible import Levels, Rounded, Sums, beyond_bounds, length_of
 from agnosticfl.core import tree
-from agnosticfl.core.channel import Channel, ChannelBuilder, Decoded, chain
+from agnosticfl.core.channel import Adders, Channel, ChannelBuilder, Decoded, chain
 from agnosticfl.core.contribution import ClientSum, usable
 from agnosticfl.errors import check
 from agnosticfl.options import AtLeastOne, Positive, Share
@@ -70,6 +72,8 @@ class Exact(NamedTuple):
     most: int  # M
     encode: Callable[[ClientSum, Array, Any], Words]  # (own, whether clipped, the update's words)
     decode: Callable[[Words, Any], ClientSum]  # (total, the update)
+    # (total, ‖update‖ and by how much a client's is rounded, …): see `plausible.beyond_bounds`
+    implausible: Callable[[Words, float, float, Adders, Levels | None], str | None]
 
 
 def in_fixed_point(clients: int, bounds: Bounds | None = None) -> ChannelBuilder:
@@ -94,7 +98,20 @@ def in_fixed_point(clients: int, bounds: Bounds | None = None) -> ChannelBuilder
         report = {"clients_clipped": _floats(total.clipped)}
         return Decoded(exact.decode(total, delta), state, report)
 
-    channel = Channel(lambda: (), encode, lambda message: message, decode, unit_alpha=True)
+    def implausible(state: Any, total: Words, adders: Adders) -> str | None:
+        del state
+        unit, size = update / most, tree.size(total.weighted_delta)
+        length = unit * _length(total.weighted_delta)
+        return exact.implausible(total, length, unit * math.sqrt(size), adders, None)
+
+    channel = Channel(
+        init=lambda: (),
+        encode=encode,
+        summand=lambda message: message,
+        decode=decode,
+        unit_alpha=True,
+        implausible=implausible,
+    )
     return lambda _: channel
 
 
@@ -150,6 +167,21 @@ def few_bits(clients: int, bits: int, bounds: Bounds | None = None) -> ChannelBu
             longer = jnp.maximum(length, FALL * state.length)
             return Decoded(sums, Typical(jnp.where(length > 0, longer, state.length)), report)
 
+        def implausible(state: Typical, total: FewBits, adders: Adders) -> str | None:
+            width, words = float(unit(state)), total.words
+            sums = np.asarray(_signed(words.weighted_delta, ring), np.float64)
+            levels = Levels(
+                length=float(_exact_number(total.length, longest, exact.most)),
+                outside=float(_exact_number(total.outside, 1.0, exact.most)),
+                moved=float(total.moved),
+                highest=float(np.max(np.abs(sums), initial=0)),
+                most=top if width > tree.SMALLEST else 0,  # there is no range in the first round
+                length_rounded=_two_words_rounded(longest, exact.most),
+                outside_rounded=_two_words_rounded(1.0, exact.most),
+            )
+            length, rounded = width * _length(sums), width * math.sqrt(sums.size)
+            return exact.implausible(words, length, rounded, adders, levels)
+
         return Channel(
             init=lambda: Typical(jnp.zeros(())),
             encode=encode,
@@ -157,6 +189,7 @@ def few_bits(clients: int, bits: int, bounds: Bounds | None = None) -> ChannelBu
             decode=decode,
             unit_alpha=True,
             bits=ring,
+            implausible=implausible,
         )
 
     return chain(rotated, build)
@@ -217,7 +250,25 @@ def _exact(clients: int, bounds: Bounds) -> Exact:
             left_out=_floats(total.left_out),
         )
 
-    return Exact(most, encode, decode)
+    def implausible(
+        total: Words, length: float, rounded: float, adders: Adders, levels: Levels | None
+    ) -> str | None:
+        sums = Sums(
+            update=length,
+            beta=float(_exact_number(total.beta, bounds.examples, most)),
+            domain_loss=_exact_number(total.domain_loss, loss, most),
+            domain_count=np.asarray(total.domain_count, np.float64),
+            left_out=float(total.left_out),
+            clipped=float(total.clipped),
+        )
+        by = Rounded(
+            rounded,
+            _two_words_rounded(bounds.examples, most),
+            _two_words_rounded(loss, most),
+        )
+        return beyond_bounds(sums, tree.size(total.weighted_delta), by, bounds, adders, levels)
+
+    return Exact(most, encode, decode, implausible)
 
 
 def _signed(total: Array, bits: int) -> Array:
@@ -242,6 +293,25 @@ def _two_words(values: Array, largest: float, most: int) -> Array:
 def _from_two_words(words: Array, largest: float, most: int) -> Array:
     high, low = _floats(words)
     return (high + low / most) * jnp.float32(largest / most)
+
+
+def _two_words_rounded(largest: float, most: int) -> float:
+    """By how much two words can be off, beside the two roundings of `scaled`.
+
+    The lower word is cut to a whole number, and of a negative number near 0 it is 1 − ε, which
+    float32 rounds to a multiple of 2^-24.
+    """
+    return (1 / most + 2.0**-24) * largest / most
+
+
+def _exact_number(words: Array, largest: float, most: int) -> np.ndarray:
+    """As `_from_two_words`, but not in float32."""
+    high, low = np.asarray(words, np.float64)
+    return (high + low / most) * largest / most
+
+
+def _length(words: Any) -> float:
+    return length_of([np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(words)])
 
 
 def _floats(total: Any) -> Any:

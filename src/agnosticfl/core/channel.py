@@ -8,7 +8,7 @@ right to left. The server sees nothing of a client but what its channel lets thr
 themselves are in the room `channels`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 import jax
@@ -51,6 +51,24 @@ class Decode(Protocol):
     def __call__(self, state: ChannelState, total: Total, key: Array, /) -> Decoded: ...
 
 
+class Adders(NamedTuple):
+    """Those whose messages are in a total, as far as the server knows them."""
+
+    alpha: Array  # [p] what they were sent
+    clients: int  # how many they are
+    holders: Sequence[int] | None = None  # [p] how many of them may hold a domain; all, if None
+
+
+class Implausible(Protocol):
+    """Why a total cannot be the sum of so many honest messages; None if it can."""
+
+    def __call__(self, state: ChannelState, total: Total, adders: Adders, /) -> str | None: ...
+
+
+def _nothing_to_say(state: ChannelState, total: Total, adders: Adders) -> None:
+    del state, total, adders
+
+
 class Channel(NamedTuple):
     """The way of a contribution into the sum: pure functions, so a client may be anywhere."""
 
@@ -63,6 +81,7 @@ class Channel(NamedTuple):
     # In how many bits each number of a message's first leaf travels, if fewer than its type has:
     # what is added up is then added modulo 2^bits.
     bits: int | None = None
+    implausible: Implausible = _nothing_to_say
 
 
 class ChannelBuilder(Protocol):
@@ -183,12 +202,17 @@ def _one_after_the_other(stages: list[Channel]) -> Channel:
     def init() -> ChannelState:
         return tuple(stage.init() for stage in stages)
 
+    def implausible(states: ChannelState, total: Total, adders: Adders) -> str | None:
+        return last.implausible(states[-1], total, adders)
+
+    last = stages[-1]
     return Channel(
         init,
         encode,
-        stages[-1].summand,
+        last.summand,
         decode,
         unit_alpha=any(stage.unit_alpha for stage in stages),
         least_alpha=max(stage.least_alpha for stage in stages),
-        bits=stages[-1].bits,
+        bits=last.bits,
+        implausible=implausible,
     )

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agnosticfl.core.contribution import ClientSum
+from agnosticfl.errors import quoted
 from agnosticfl.secagg import primitives
 
 
@@ -62,11 +62,7 @@ def refusal(vectors: Mapping[str, np.ndarray], like: Any) -> str | None:
     expected = sizes(like)
     found = {name: (vector.dtype.name, vector.shape) for name, vector in vectors.items()}
     if found != {name: (name, (size,)) for name, size in expected.items()}:
-        return f"its vectors are {found}, where {expected} is the right size"
+        return f"its vectors are {quoted(found)}, where {expected} is the right size"
     if not all(np.isfinite(vector).all() for vector in vectors.values()):
         return "a number in its vector is not finite"
-    if isinstance(like, ClientSum):
-        sums = unpack(vectors, like)
-        if any(float(jnp.min(leaf)) < 0 for leaf in (sums.beta, sums.domain_count, sums.left_out)):
-            return "its weight or one of its counts is negative"
     return None

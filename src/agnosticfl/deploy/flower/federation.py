@@ -8,7 +8,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -83,13 +83,16 @@ class Attempt(NamedTuple):
     token: str
 
 
-def select(grid: Grid, policy: RoundPolicy, seed: int, attempt: Attempt) -> list[int]:
-    """The clients that are asked, drawn among those connected now."""
+def select(
+    grid: Grid, policy: RoundPolicy, seed: int, attempt: Attempt, without: Collection[int] = ()
+) -> list[int]:
+    """The clients that are asked, drawn among those connected now, without some."""
     until = time.monotonic() + policy.wait
     while len(nodes := sorted(grid.get_node_ids())) < policy.clients:
         if time.monotonic() > until:
             break
         time.sleep(POLL)
+    nodes = [node for node in nodes if node not in without]
     if len(nodes) < policy.minimum:
         raise Abandoned(f"{len(nodes)} clients are connected, and {policy.minimum} are needed")
     wanted = math.ceil(round(policy.over_selection * policy.clients, 6))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
+from agnosticfl.deploy.npy import array_from
+
 ROUND = "round"  # which attempt at which round a message belongs to
 ARRAYS = "arrays"  # w, α and the state of the channel
 SUM = "sum"  # what a client adds to the sum: one vector, as `wire.pack` makes it
@@ -19,5 +21,5 @@ def to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
 
 
 def to_arrays(record: ArrayRecord) -> dict[str, np.ndarray]:
-    """The inverse of `to_record`."""
-    return {name: array.numpy() for name, array in record.items()}
+    """The inverse of `to_record`, or `BadInput`."""
+    return {name: array_from(array.data) for name, array in record.items()}

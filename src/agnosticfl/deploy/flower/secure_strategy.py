@@ -13,6 +13,7 @@ it is being opened is given up: the model stays as it was.
 
 import functools
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from agnosticfl.core import tree
 from agnosticfl.core.contribution import Broadcast
 from agnosticfl.core.federated import Splits
 from agnosticfl.core.model import Model
-from agnosticfl.deploy import wire
+from agnosticfl.deploy import blame, wire
 from agnosticfl.deploy.flower.federation import (
     LOG,
     Abandoned,
@@ -43,7 +44,13 @@ from agnosticfl.errors import check
 from agnosticfl.files import write_bytes
 from agnosticfl.runs.config import Config
 from agnosticfl.secagg.aggregator import Server, joined, question
-from agnosticfl.secagg.agreement import Agreement, check_agreement, in_words
+from agnosticfl.secagg.agreement import (
+    Agreement,
+    check_agreement,
+    in_words,
+    num_holders,
+    reckoned_dishonest,
+)
 from agnosticfl.secagg.messages import Join, Refused, pack
 from agnosticfl.secagg.primitives import KEY, Ed25519PrivateKey, digest, verify_key
 
@@ -75,6 +82,8 @@ class SecureStrategy(AgnosticStrategy):
         self.agreement, self.key = check_agreement(agreement), key
         check(verify_key(key) == agreement.server, "the server's signing key is not the app's")
         self._last = 0  # number of the last secure round
+        self._blame = blame.Blame()
+        self._places: dict[int, int] = {}  # node -> place in the roster, of all that ever joined
         # Beside the run folder: if this process dies now, clients will not open this sum again.
         self._kept = folder.with_name(f"{folder.name}.sum")
 
@@ -92,12 +101,13 @@ class SecureStrategy(AgnosticStrategy):
         arrays = tree.named(sent)
         total = self._kept_sum(attempt.round, wire.digest(attempt.round, arrays))
         if total is None:
-            total = self._open(grid, arrays, attempt, sizes["int32"], short, bits or 32)
+            total = self._open(grid, sent, arrays, attempt, sizes["int32"], short, bits or 32)
         return wire.unpack({"int32": total.view(np.int32)}, self.message)
 
     def _open(
         self,
         grid: Grid,
+        told: Broadcast,
         arrays: dict[str, np.ndarray],
         attempt: Attempt,
         length: int,
@@ -123,16 +133,30 @@ class SecureStrategy(AgnosticStrategy):
         try:
             while server.requests:
                 self._step(grid, server, nodes, arrays, attempt)
+            self._check_total(told, server)
         except (Refused, Abandoned) as error:
             self._end(grid, server, nodes, attempt)
+            self._blame = failed(self._blame, server, nodes, self.agreement)
             if not server.unmasked:
                 raise Abandoned(str(error)) from None
+            # The sum was open, or nearly: no client would open another one of this round.
             LOG.warning("round %d is given up, the model stays: %s", attempt.round, error)
+            total = np.zeros(length, "<u4")
         else:
+            self._blame = succeeded(self._blame, server)
             LOG.info("round %d: secure sum of %d clients", attempt.round, len(server.survivors))
-        total = np.zeros(length, "<u4") if server.total is None else server.total
+            total: np.ndarray = server.total  # type: ignore[assignment]
         write_bytes(self._kept, self._name(attempt.round, sent) + total.tobytes())
         return total
+
+    def _check_total(self, told: Broadcast, server: Server) -> None:
+        """Refuses a sum that so many clients with these domains cannot have."""
+        total = wire.unpack({"int32": server.total.view(np.int32)}, self.message)  # type: ignore[union-attr]
+        alive = server.survivors
+        held = [num_holders(self.agreement, name, alive) for name in self.data.train.domains]
+        why = self.implausible(told, total, len(alive), held)
+        if why is not None:
+            raise Refused(f"the sum cannot be right: {why}")
 
     def _kept_sum(self, t: int, sent: bytes) -> np.ndarray | None:
         """The sum of round t, if it was opened before this process began."""
@@ -151,7 +175,8 @@ class SecureStrategy(AgnosticStrategy):
 
     def _joined(self, grid: Grid, attempt: Attempt) -> dict[int, int]:
         """Place in the roster -> node, of those who want to take part."""
-        chosen = select(grid, self.policy, self.config.seed, attempt)
+        known = {node for node, place in self._places.items() if place in self._blame.named}
+        chosen = select(grid, self.policy, self.config.seed, attempt, known)
         asked = question(self.agreement, self.key, bytes.fromhex(attempt.token))
         content = RecordDict({ROUND: stamp(attempt), SECURE: ConfigRecord({REQUEST: pack(asked)})})
         messages = [request(node, JOIN, content, self.policy.step) for node in chosen]
@@ -169,6 +194,12 @@ class SecureStrategy(AgnosticStrategy):
             if nodes.setdefault(place, node) != node:
                 LOG.warning("node %d says that it is client %d, as another does", node, place)
         needed = max(self.policy.minimum, self.agreement.fewest)
+        self._places |= {node: place for place, node in nodes.items()}
+        seed = (self.config.seed, attempt.round, attempt.number)
+        choice = blame.left_out(self._blame, nodes, needed, seed)
+        if choice.why:
+            LOG.warning("round %d: %s", attempt.round, choice.why)
+        nodes = {place: node for place, node in nodes.items() if place not in choice.out}
         if len(nodes) < needed:
             raise Abandoned(f"{len(nodes)} clients join, and {needed} are needed")
         return nodes
@@ -230,6 +261,29 @@ class SecureStrategy(AgnosticStrategy):
             raise Abandoned(
                 f"{len(server.survivors)} reports came, and {self.policy.minimum} are needed"
             )
+
+
+def failed(
+    known: blame.Blame, server: Server, clients: Collection[int], agreement: Agreement
+) -> blame.Blame:
+    """What a round that failed says of its clients."""
+    known = _shown(known, server)
+    might = clients if server.total is not None else server.dropped or clients
+    liars = reckoned_dishonest(agreement, len(clients))
+    if server.cheated and not server.complaints:
+        return known  # that explains it
+    return blame.failed(known, might, server.complaints, liars)
+
+
+def succeeded(known: blame.Blame, server: Server) -> blame.Blame:
+    """What a round that succeeded says of its clients."""
+    return blame.succeeded(_shown(known, server), server.survivors)
+
+
+def _shown(known: blame.Blame, server: Server) -> blame.Blame:
+    for place, why in server.cheated.items():
+        known = blame.shown(known, place, why)
+    return known
 
 
 def _bytes(content: RecordDict) -> bytes:

@@ -7,7 +7,7 @@ a sum.
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from agnosticfl.channels.plausible import why_implausible
 from agnosticfl.core import tree
-from agnosticfl.core.channel import message_shapes
+from agnosticfl.core.channel import Adders, message_shapes
 from agnosticfl.core.contribution import Broadcast, ClientSum, Total, contribution_shapes
 from agnosticfl.core.federated import Splits
 from agnosticfl.core.model import Model
@@ -135,10 +136,13 @@ class AgnosticStrategy(Strategy):
             attempt,
             seconds=self.policy.deadline,
             enough=self.policy.clients,
-            refusal=self.refusal,
+            refusal=functools.partial(self.refusal, sent),
         )
         total, _ = self.aggregate_train(attempt.round, gathered.replies)
         sums = wire.unpack(to_arrays(total), jax.eval_shape(self.channel.summand, self.message))
+        why = self.implausible(sent, sums, len(gathered.replies))
+        if why is not None:
+            raise Abandoned(f"the sum cannot be right: {why}")
         if isinstance(sums, ClientSum):
             return sums._replace(left_out=sums.left_out + gathered.refused)
         return sums
@@ -180,13 +184,24 @@ class AgnosticStrategy(Strategy):
     def summary(self) -> None:
         LOG.info("Agnostic Federated Averaging, %s", self.policy)
 
-    def refusal(self, content: RecordDict) -> str | None:
-        """Why a reply cannot be a contribution; None if it can."""
+    def refusal(self, sent: Broadcast, content: RecordDict) -> str | None:
+        """Why a reply to what was sent cannot be a contribution; None if it can."""
         try:
             vectors = to_arrays(_sum(content))
         except Exception as error:  # what a stranger sends can fail to be read in any way
             return f"its vector cannot be read ({type(error).__name__})"
-        return wire.refusal(vectors, self.message)
+        wrong = wire.refusal(vectors, self.message)
+        if wrong is not None:
+            return wrong
+        own = self.channel.summand(wire.unpack(vectors, self.message))
+        return self.implausible(sent, own, 1)
+
+    def implausible(
+        self, sent: Broadcast, total: Total, clients: int, holders: Sequence[int] | None = None
+    ) -> str | None:
+        """Why a total cannot be what so many honest clients add up to; None if it can."""
+        adders = Adders(sent.alpha, clients, holders)
+        return why_implausible(self.channel, sent.channel_state, total, adders)
 
 
 def _sum(content: RecordDict) -> ArrayRecord:

@@ -13,8 +13,9 @@ import httpx
 from agnosticfl.deploy.gate.desk import Desk
 from agnosticfl.deploy.gate.limits import Buckets, neighbourhood
 from agnosticfl.deploy.gate.members import Members
-from agnosticfl.deploy.gate.refusals import Refusals, Refused, quoted
+from agnosticfl.deploy.gate.refusals import Refusals, Refused
 from agnosticfl.deploy.gate.routes import METHOD, PATHS, REQUEST_HEADERS, RESPONSE_HEADERS
+from agnosticfl.errors import quoted
 
 Headers = list[tuple[bytes, bytes]]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]

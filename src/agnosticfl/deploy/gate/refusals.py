@@ -7,7 +7,6 @@ from typing import Any
 
 LINES = 30  # that a minute's refusals may fill; the rest is counted
 MINUTE = 60.0
-LONGEST = 120  # characters of what came from outside
 
 
 class Refused(Exception):
@@ -45,9 +44,3 @@ class Refusals:
 
     def _line(self, text: str) -> None:
         self.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
-
-
-def quoted(outside: bytes | str) -> str:
-    """Something that came from outside, fit for one line of a log."""
-    text = outside.decode("latin-1") if isinstance(outside, bytes) else outside
-    return ascii(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")
