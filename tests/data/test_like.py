@@ -106,6 +106,7 @@ def test_what_is_unknown_is_said_with_counts(tmp_path: Path, agreed: Path):
     rows: Any = {"who": ["a", "b"], "house": ["n"] * 2, "age": [1.0, 2.0], "pain": ["new", "none"]}
     rows |= {"ill": ["sick", "sick"], "part": ["train", "test"]}
     with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         split_frame(rows, **ROLES, split="part", like=agreed)
     assert str(said[0].message) == "column 'pain': 1 row has the unknown category 'new'"
 

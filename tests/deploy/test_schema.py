@@ -9,18 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from agnosticfl.core.federated import About
 from agnosticfl.data.loaders import synthetic
 from agnosticfl.data.loaders.arrays import load
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.data.store import open_store, write_store
-from agnosticfl.deploy.flower.client_app import node_data
+from agnosticfl.deploy.flower.client_app import LOG, client_app, node_data
+from agnosticfl.deploy.flower.records import ROUND
 from agnosticfl.deploy.flower.server_app import server_data
 from agnosticfl.deploy.schema import differences, read_schema, schema_of, shown
+from agnosticfl.deploy.task import write_task
 from agnosticfl.errors import BadInput
 from agnosticfl.runs.about import Facts, facts_of_store
+from tests.deploy.fake import FakeGrid
 from tests.deploy.federations import toy
 
 TABLE = """\
@@ -214,6 +217,20 @@ def test_a_node_opens_a_store_only_if_it_is_what_was_agreed_on(tmp_path: Path):
     points(store, labels=("a", "b"))
     with pytest.raises(BadInput, match="there are classes here, the task has none"):
         node_data(task, context(data=str(store)))
+
+
+def test_the_client_s_log_says_why_and_the_server_hears_nothing_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(LOG, "propagate", True)
+    write_task(tmp_path, toy())
+    store = points(tmp_path / "store", labels=("a", "b"))
+    grid = FakeGrid([client_app(tmp_path)], node_config=lambda _: {"data": str(store)})
+    asked = RecordDict({ROUND: ConfigRecord({"round": 1, "token": "t"})})
+    message = Message(asked, grid.nodes[0], "train")
+    (reply,) = grid.send_and_receive([message])
+    assert reply.error.reason == "its own log says why"
+    assert "label: there are classes here, the task has none" in caplog.text
 
 
 def test_a_node_with_a_share_of_other_data_is_refused():
