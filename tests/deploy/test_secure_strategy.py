@@ -4,14 +4,14 @@
 import math
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 
 import agnosticfl.deploy.flower.client_app as client_module
 from agnosticfl.deploy.agree import agreement_of
@@ -20,7 +20,7 @@ from agnosticfl.deploy.client_keys import make_client_keys
 from agnosticfl.deploy.flower import federation, secure_answers
 from agnosticfl.deploy.flower.client_app import client_app
 from agnosticfl.deploy.flower.federation import NoProgress
-from agnosticfl.deploy.flower.records import REQUEST, SECURE, to_record
+from agnosticfl.deploy.flower.records import ARRAYS, REQUEST, ROUND, SECURE, to_record
 from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
 from agnosticfl.deploy.flower.server_app import first_params, server_data
 from agnosticfl.deploy.keys import make_signing_key, read_signing_key
@@ -30,7 +30,7 @@ from agnosticfl.deploy.task import FederatedTask, write_task
 from agnosticfl.runs.build import build
 from agnosticfl.runs.records import read_records
 from agnosticfl.secagg.member import State, load
-from agnosticfl.secagg.messages import Masked, Unmask, kind_of, pack, parse
+from agnosticfl.secagg.messages import Masked, Shares, Unmask, kind_of, pack, parse
 from tests.deploy.clients import numpy_client
 from tests.deploy.fake import FakeGrid, Fault
 from tests.deploy.federations import (
@@ -186,7 +186,8 @@ def test_too_few_and_the_round_is_tried_again_with_new_keys(
         if asked(message) == "Over":
             left.append(load((tmp_path / "0.memory").read_bytes()))
 
-    grid = play(tmp_path, keys, faults={2: once, 3: once}, tamper=spy)
+    grid = play(tmp_path, keys, faults={2: once, 3: once}, tamper=spy, minimum=NODES)
+    assert "nobody can be spared of those with whom attempts failed" in caplog.text
     assert "round 1 abandoned (attempt 1 of 2): round" in caplog.text
     assert_close(read_records(tmp_path / "run"), simulated(NODES, 1))
     # Clients of the abandoned attempt are told, and forget its secrets at once.
@@ -217,13 +218,15 @@ def test_a_round_that_is_lost_while_it_is_opened_is_given_up(
 LOSS, COUNT = 3, 13  # where words begin, after one of the toy's parameter and two of β
 
 
-def adds(place: int | None, word: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Client 3 has other code: it adds a word to its vector, or takes random ones, in round 1."""
+def adds(
+    place: int | None, word: int, monkeypatch: pytest.MonkeyPatch, rounds: Collection[int] = (1,)
+) -> None:
+    """Client 3 has other code: it adds a word to its vector, or takes random ones, in `rounds`."""
     theirs = client_module.answer
 
     def answer(call: Any, sums: Any, state: Any) -> dict[str, np.ndarray]:
         packed = theirs(call, sums, state)
-        if (call.client, call.round) != (3, 1):
+        if call.client != 3 or call.round not in rounds:
             return packed
         words = packed["int32"].view(np.uint32)
         if place is None:
@@ -256,7 +259,7 @@ def test_a_sum_that_cannot_be_is_given_up_and_the_run_goes_on(
 ):
     """No client opens another sum of round 1: w and λ stay as they were before."""
     adds(place, word, monkeypatch)
-    play(tmp_path, keys, rounds=2)
+    play(tmp_path, keys, rounds=2, minimum=NODES)
     reason = "round 1 is given up, the model stays: the sum cannot be right: .*" + line
     assert re.search(reason, caplog.text)
     first, second = read_records(tmp_path / "run")
@@ -448,3 +451,119 @@ def _bytes_of(message: Message) -> bytes:
         else:
             parts += [array.data for array in record.values()]  # type: ignore[union-attr]
     return b"".join(parts)
+
+
+@pytest.mark.attack(
+    "a client goes silent late in every attempt", "the next attempt is without it, if it is spared"
+)
+def test_who_is_lost_in_an_attempt_is_left_out_of_the_next_but_not_of_the_next_round(
+    tmp_path: Path, keys: Path, simulated: Any, caplog: pytest.LogCaptureFixture
+):
+    """Two are lost in the first attempt, of whom one can be spared in the second."""
+    once = silent_twice("Confirmed")
+    play(tmp_path, keys, rounds=2, faults={2: once, 3: once}, minimum=3)
+    assert "round 1: left out since attempts failed with them: " in caplog.text
+    first, second = (sum(record["count"]) for record in read_records(tmp_path / "run"))
+    everybody = sum(simulated(NODES, 1)[0]["count"])
+    assert first < second == everybody
+
+
+def nonsense_at(kind: str) -> Fault:
+    """Its replies of that kind are no messages."""
+
+    def fault(reply: Message) -> Message | None:
+        if silent_at(kind)(reply) is None:
+            reply.content.config_records[SECURE][REQUEST] = b"\x91" * 1000 + b"\xc0"
+        return reply
+
+    return fault
+
+
+@pytest.mark.attack(
+    "nonsense in the place of a message, in every attempt", "the sender is named and left out"
+)
+@pytest.mark.parametrize("kind", ["Keys", "Shares", "Masked", "Confirmed", "Revealed"])
+def test_who_sends_nonsense_is_named_and_left_out(
+    tmp_path: Path, keys: Path, caplog: pytest.LogCaptureFixture, kind: str
+):
+    play(tmp_path, keys, rounds=2, faults={1: nonsense_at(kind)}, minimum=3)
+    assert "client 1 is dropped" in caplog.text
+    _, second = read_records(tmp_path / "run")
+    assert second["step_taken"]
+    # In round 2 it is not asked any more.
+    assert caplog.text.count("client 1 is dropped") == 1
+
+
+def broken_boxes(reply: Message) -> Message:
+    request: Any = reply.content.config_records.get(SECURE, ConfigRecord()).get(REQUEST, b"")
+    if request and kind_of(request) == "Shares":
+        sent = parse(request, Shares)
+        boxes = {to: bytes(len(box)) for to, box in sent.boxes.items()}
+        reply.content.config_records[SECURE][REQUEST] = pack(sent._replace(boxes=boxes))
+    return reply
+
+
+@pytest.mark.attack("boxes that nobody can open", "complaints; the retry is without the culprit")
+def test_who_makes_boxes_that_do_not_open_stops_one_attempt(
+    tmp_path: Path, keys: Path, simulated: Any, caplog: pytest.LogCaptureFixture
+):
+    play(tmp_path, keys, rounds=1, faults={3: broken_boxes}, minimum=3)
+    assert "round 1 abandoned (attempt 1 of 2)" in caplog.text
+    assert "client 3 is left out from now on: 3 clients complain of it" in caplog.text
+    assert_close(read_records(tmp_path / "run"), simulated(3, 1))
+
+
+@pytest.mark.attack("sums that cannot be, round after round", "the liar is found by leaving out")
+def test_a_client_that_spoils_every_sum_is_found(
+    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+):
+    adds(COUNT, -10_000, monkeypatch, range(1, 9))
+    play(tmp_path, keys, rounds=8, minimum=3)
+    taken = [record["step_taken"] for record in read_records(tmp_path / "run")]
+    assert not taken[0]
+    assert all(taken[5:])
+
+
+LAST = 2**63 + 2 * NODES - 1  # the node that is client 3
+
+
+def alpha_for(change: Callable[[np.ndarray], np.ndarray], node: int | None = None):
+    """A server that sends all, or one of the nodes, another α."""
+
+    def tamper(message: Message) -> None:
+        arrays = message.content.array_records.get(ARRAYS)
+        if arrays is not None and node in (None, message.metadata.dst_node_id):
+            other = Array(change(arrays["alpha"].numpy()))
+            message.content[ARRAYS] = ArrayRecord({**arrays, "alpha": other})
+
+    return tamper
+
+
+@pytest.mark.attack(
+    "the bytes of α in another order for one client", "type and byte order are in the digest"
+)
+@pytest.mark.parametrize("change", [lambda a: a.astype(">f4"), lambda a: a.view(">f4")])
+def test_an_alpha_in_another_byte_order_is_something_else(
+    tmp_path: Path,
+    keys: Path,
+    simulated: Any,
+    caplog: pytest.LogCaptureFixture,
+    change: Callable[[np.ndarray], np.ndarray],
+):
+    """The victim would add its update to zeros: to the others, α is nothing."""
+    play(tmp_path, keys, tamper=alpha_for(change, LAST), minimum=3)
+    assert "client 3 is dropped: masked vectors" in caplog.text
+    assert_close(read_records(tmp_path / "run"), simulated(3, 1))
+
+
+@pytest.mark.attack("one client is told another round", "the round is in the digest, and checked")
+def test_a_message_that_says_another_round_is_refused(
+    tmp_path: Path, keys: Path, caplog: pytest.LogCaptureFixture
+):
+    def tamper(message: Message) -> None:
+        record = message.content.config_records.get(ROUND)
+        if record is not None and message.metadata.dst_node_id == LAST:
+            message.content[ROUND] = ConfigRecord({**record, "round": 7})
+
+    play(tmp_path, keys, tamper=tamper, minimum=3)
+    assert "is not what the others were given" in caplog.text

@@ -82,7 +82,8 @@ class SecureStrategy(AgnosticStrategy):
         self.agreement, self.key = check_agreement(agreement), key
         check(verify_key(key) == agreement.server, "the server's signing key is not the app's")
         self._last = 0  # number of the last secure round
-        self._blame = blame.Blame()
+        self._cheats = blame.Blame()  # for the whole run
+        self._losses = (0, blame.Blame())  # round, and those with whom attempts at it were lost
         self._places: dict[int, int] = {}  # node -> place in the roster, of all that ever joined
         # Beside the run folder: if this process dies now, clients will not open this sum again.
         self._kept = folder.with_name(f"{folder.name}.sum")
@@ -136,14 +137,14 @@ class SecureStrategy(AgnosticStrategy):
             self._check_total(told, server)
         except (Refused, Abandoned) as error:
             self._end(grid, server, nodes, attempt)
-            self._blame = failed(self._blame, server, nodes, self.agreement)
+            self._failed(server, nodes, attempt)
             if not server.unmasked:
                 raise Abandoned(str(error)) from None
             # The sum was open, or nearly: no client would open another one of this round.
             LOG.warning("round %d is given up, the model stays: %s", attempt.round, error)
             total = np.zeros(length, "<u4")
         else:
-            self._blame = succeeded(self._blame, server)
+            self._name_cheats(attempt, blame.succeeded(self._cheats, server.survivors), server)
             LOG.info("round %d: secure sum of %d clients", attempt.round, len(server.survivors))
             total: np.ndarray = server.total  # type: ignore[assignment]
         write_bytes(self._kept, self._name(attempt.round, sent) + total.tobytes())
@@ -157,6 +158,37 @@ class SecureStrategy(AgnosticStrategy):
         why = self.implausible(told, total, len(alive), held)
         if why is not None:
             raise Refused(f"the sum cannot be right: {why}")
+
+    def _failed(self, server: Server, nodes: Collection[int], attempt: Attempt) -> None:
+        """Remembers what a round that failed says of its clients.
+
+        Cheating counts for the whole run. A client that is only lost is left out of the next
+        attempt at this round, and is welcome in the next round.
+        """
+        known, liars = self._cheats, reckoned_dishonest(self.agreement, len(nodes))
+        if server.total is not None:  # somebody's numbers were wrong, and nobody can see whose
+            known = blame.failed(known, server.survivors, (), liars)
+        elif server.complaints:
+            known = blame.failed(known, nodes, server.complaints, liars)
+        elif not server.cheated:
+            lost = blame.failed(self._lost(attempt.round), server.dropped or nodes)
+            self._losses = (attempt.round, lost)
+        self._name_cheats(attempt, known, server)
+
+    def _name_cheats(self, attempt: Attempt, known: blame.Blame, server: Server) -> None:
+        """Adds those who were shown to have cheated in a round, and says who is new."""
+        for place, why in server.cheated.items():
+            known = blame.shown(known, place, why)
+        for place in sorted(known.named.keys() - self._cheats.named.keys()):
+            why = known.named[place]
+            LOG.warning(
+                "round %d: client %d is left out from now on: %s", attempt.round, place, why
+            )
+        self._cheats = known
+
+    def _lost(self, t: int) -> blame.Blame:
+        last, lost = self._losses
+        return lost if last == t else blame.Blame()
 
     def _kept_sum(self, t: int, sent: bytes) -> np.ndarray | None:
         """The sum of round t, if it was opened before this process began."""
@@ -175,7 +207,7 @@ class SecureStrategy(AgnosticStrategy):
 
     def _joined(self, grid: Grid, attempt: Attempt) -> dict[int, int]:
         """Place in the roster -> node, of those who want to take part."""
-        known = {node for node, place in self._places.items() if place in self._blame.named}
+        known = {node for node, place in self._places.items() if place in self._cheats.named}
         chosen = select(grid, self.policy, self.config.seed, attempt, known)
         asked = question(self.agreement, self.key, bytes.fromhex(attempt.token))
         content = RecordDict({ROUND: stamp(attempt), SECURE: ConfigRecord({REQUEST: pack(asked)})})
@@ -195,11 +227,12 @@ class SecureStrategy(AgnosticStrategy):
                 LOG.warning("node %d says that it is client %d, as another does", node, place)
         needed = max(self.policy.minimum, self.agreement.fewest)
         self._places |= {node: place for place, node in nodes.items()}
-        seed = (self.config.seed, attempt.round, attempt.number)
-        choice = blame.left_out(self._blame, nodes, needed, seed)
-        if choice.why:
-            LOG.warning("round %d: %s", attempt.round, choice.why)
-        nodes = {place: node for place, node in nodes.items() if place not in choice.out}
+        for known in (self._cheats, self._lost(attempt.round)):
+            seed = (self.config.seed, attempt.round, attempt.number)
+            choice = blame.left_out(known, nodes, needed, seed)
+            if choice.why:
+                LOG.warning("round %d: %s", attempt.round, choice.why)
+            nodes = {place: node for place, node in nodes.items() if place not in choice.out}
         if len(nodes) < needed:
             raise Abandoned(f"{len(nodes)} clients join, and {needed} are needed")
         return nodes
@@ -261,29 +294,6 @@ class SecureStrategy(AgnosticStrategy):
             raise Abandoned(
                 f"{len(server.survivors)} reports came, and {self.policy.minimum} are needed"
             )
-
-
-def failed(
-    known: blame.Blame, server: Server, clients: Collection[int], agreement: Agreement
-) -> blame.Blame:
-    """What a round that failed says of its clients."""
-    known = _shown(known, server)
-    might = clients if server.total is not None else server.dropped or clients
-    liars = reckoned_dishonest(agreement, len(clients))
-    if server.cheated and not server.complaints:
-        return known  # that explains it
-    return blame.failed(known, might, server.complaints, liars)
-
-
-def succeeded(known: blame.Blame, server: Server) -> blame.Blame:
-    """What a round that succeeded says of its clients."""
-    return blame.succeeded(_shown(known, server), server.survivors)
-
-
-def _shown(known: blame.Blame, server: Server) -> blame.Blame:
-    for place, why in server.cheated.items():
-        known = blame.shown(known, place, why)
-    return known
 
 
 def _bytes(content: RecordDict) -> bytes:
