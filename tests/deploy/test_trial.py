@@ -39,6 +39,7 @@ class Client:
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Client]:
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     client = Client(tmp_path)
     yield client
     assert not list(client.link.home.glob("trial-*"))  # nothing is left of it
