@@ -202,6 +202,8 @@ def test_the_commands_of_the_page_make_a_federation(shell: Shell, tmp_path: Path
         node.send(signal.SIGTERM)
         node.ends()
     assert shell.quiet()
+    assert words == {shell.run(page.line("deploy fingerprint app", typed), "ann")}
+    assert not (tmp_path / "ann" / "deploy-state" / "apps").exists()  # no bundle is unpacked
 
     records = read_records(out)
     assert [r["count"] for r in records] == [counts] * 2

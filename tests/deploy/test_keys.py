@@ -57,7 +57,8 @@ def test_files_of_keys_are_private_and_checked(tmp_path: Path):
         (read_signing_key, tmp_path / "a.key", "is no Ed25519 key"),
         (read_node_key, tmp_path / "a.sign", "is no node key"),
         (read_verify_key, node, "is no Ed25519 key"),
-        (read_verify_key, tmp_path / "none", "there is no file"),
+        (read_verify_key, tmp_path / "none", "^there is no file"),
+        (read_signing_key, tmp_path / "none", "^there is no file"),
     ):
         with pytest.raises(BadInput, match=reason):
             read(wrong)

@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 
 import agnosticfl.deploy.flower.client_app as client_module
 from agnosticfl.deploy.agree import agreement_of
-from agnosticfl.deploy.cards import read_card
+from agnosticfl.deploy.cards import read_card, signed_card
 from agnosticfl.deploy.client_keys import make_client_keys
 from agnosticfl.deploy.flower import federation, secure_answers
 from agnosticfl.deploy.flower.client_app import client_app
@@ -25,7 +25,7 @@ from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
 from agnosticfl.deploy.flower.server_app import first_params, server_data
 from agnosticfl.deploy.keys import make_signing_key, read_signing_key
 from agnosticfl.deploy.node.contribute import Contribute
-from agnosticfl.deploy.roster import first_roster, read_roster, write_roster
+from agnosticfl.deploy.roster import first_roster, next_roster, read_roster, write_roster
 from agnosticfl.deploy.task import FederatedTask, write_task
 from agnosticfl.runs.build import build
 from agnosticfl.runs.records import read_records
@@ -393,6 +393,38 @@ def test_an_unregistered_key_does_not_join_and_a_stolen_place_is_found_out(
     liar = {**stranger, "roster": str(forged)}
     play(tmp_path / "b", keys, node_config=lambda place: liar if place == 3 else {})
     assert "failed: refused: roster: number 1, " in caplog.text
+    assert_close(read_records(tmp_path / "b" / "run"), simulated(3, 1))
+
+
+def test_a_roster_that_changed_is_followed_before_the_next_round_or_refused(
+    tmp_path: Path, keys: Path, simulated: Any, caplog: pytest.LogCaptureFixture
+):
+    """Client 3's operator puts a new file there, and his client keeps the one that it accepted."""
+    caplog.set_level("INFO")
+    first = read_roster(keys / "roster")
+    file, accepted = tmp_path / "roster", tmp_path / "accepted"
+    write_roster(accepted, first)
+    node = {"roster": str(accepted), "roster-file": str(file)}
+    *others, last = first.members
+    key = read_signing_key(keys / "3.sign")
+    moved = signed_card(key, last.name, last.node_key, last.domains, "room 12")
+    keeper = read_signing_key(keys / "roster.sign")
+    second = next_roster(first, [*others, moved], keeper)
+    write_roster(file, second)
+    play(tmp_path / "a", keys, node_config=lambda place: node if place == 3 else {})
+    said = "roster 2: contact of 3 is room 12; before: this machine"
+    assert [r.getMessage() for r in caplog.records].count(said) == 1
+    assert read_roster(accepted) == second
+    assert_close(read_records(tmp_path / "a" / "run"), simulated(4, 1))
+
+    caplog.clear()
+    stranger = make_signing_key(tmp_path / "stranger.sign")
+    write_roster(file, first_roster("local", first.members, stranger))
+    play(tmp_path / "b", keys, node_config=lambda place: node if place == 3 else {})
+    assert "query.join: this client cannot answer: " in caplog.text
+    assert "has another keeper than the accepted roster" in caplog.text
+    assert "Traceback" not in caplog.text
+    assert read_roster(accepted) == second
     assert_close(read_records(tmp_path / "b" / "run"), simulated(3, 1))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agnosticfl.deploy.flower import pinned
+from agnosticfl.deploy.flower.decoy import app_files
 from agnosticfl.deploy.keys import make_authority, make_node_key
 from agnosticfl.deploy.supervise import trial
 from agnosticfl.deploy.supervise.children import Link, environment
@@ -38,6 +39,7 @@ class Client:
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Client]:
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     client = Client(tmp_path)
     yield client
     assert not list(client.link.home.glob("trial-*"))  # nothing is left of it
@@ -50,8 +52,20 @@ def refused(client: Client) -> str:
     return line
 
 
-def test_a_decoy_is_not_run(client: Client):
+def test_a_decoy_is_not_run_and_the_own_app_s_folder_stays_as_it_was(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+):
+    tried, files = trial.tried, set[str]()
+
+    def look(link: Link, key: Path, place: Path) -> str:
+        wrong = tried(link, key, place)
+        app = place / "app"
+        files.update(str(p.relative_to(app)) for p in app.rglob("*") if p.is_file())
+        return wrong
+
+    monkeypatch.setattr(trial, "tried", look)
     client.check()
+    assert files == set(app_files(Path("mark")))
 
 
 def test_without_the_launcher_s_patch_the_decoy_is_run(

@@ -163,8 +163,9 @@ def check_new(*files: Path) -> None:
 
 
 def _private_key(path: Path) -> ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey:
+    content = read_small(path, MOST_BYTES)
     try:
-        key = serialization.load_ssh_private_key(read_small(path, MOST_BYTES), None)
+        key = serialization.load_ssh_private_key(content, None)
     except UNREADABLE as error:
         raise BadInput(f"{path} is no key in OpenSSH's format: {_line(error)}") from None
     if not isinstance(key, ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey):

@@ -18,7 +18,7 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from agnosticfl.deploy.app import PACKAGE, PYPROJECT
 from agnosticfl.deploy.task import FILE
@@ -81,7 +81,8 @@ def connection(place: Path) -> Generator[tuple[Any, ...]]:
         if not left:
             return None
         sender.run_id, sender.task_id, sender.node_id = left.pop(0), SERVER, SERVER
-        message = Message(RecordDict(), dst_node_id=NODE, message_type="query")
+        content = RecordDict({"agent": ConfigRecord({"text": "work"})})  # what an agent app takes
+        message = Message(content, dst_node_id=NODE, message_type="query")
         message.metadata.__dict__["_message_id"] = message.object_id
         parts = objects.get_all_nested_objects(message)
         asked.update({name: part.deflate() for name, part in parts.items()})

@@ -18,7 +18,7 @@ from agnosticfl.deploy.supervise.children import Link
 from agnosticfl.errors import check
 
 TESTED = ("1.41.0",)  # versions of Flower
-PATIENCE = 120.0  # seconds for the trial, which takes about five
+PATIENCE = 120.0  # seconds for the trial, which takes a few
 
 
 def check_flower(link: Link, key: Path) -> None:
