@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
@@ -84,7 +85,7 @@ def read_signing_key(path: Path) -> ed25519.Ed25519PrivateKey:
     """What `make_signing_key` (or ssh-keygen -t ed25519) made."""
     try:
         key = serialization.load_ssh_private_key(path.read_bytes(), None)
-    except ValueError as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # the second: it has a password
         raise BadInput(f"{path} is no key in OpenSSH's format: {error}") from None
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise BadInput(f"{path} is no Ed25519 key")
@@ -99,7 +100,7 @@ def read_roster(path: Path) -> tuple[bytes, ...]:
             continue
         try:
             key = serialization.load_ssh_public_key(line)
-        except ValueError:
+        except (ValueError, UnsupportedAlgorithm):
             key = None
         if not isinstance(key, ed25519.Ed25519PublicKey):
             raise BadInput(f"{path}, line {number}, is no public Ed25519 key")

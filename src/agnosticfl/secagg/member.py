@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar, cast
 import msgpack
 import numpy as np
 
+from agnosticfl.errors import check
 from agnosticfl.secagg import derivation as keys
 from agnosticfl.secagg import draw as draws
 from agnosticfl.secagg import primitives, rings
@@ -132,15 +133,22 @@ def forget(state: State) -> State:
 def dump(state: State) -> bytes:
     """A state as bytes, with its secrets: they must not leave the client."""
     fields = [list(f.items()) if isinstance(f, Mapping) else f for f in state]
-    return cast("bytes", msgpack.packb(fields))
+    content = cast("bytes", msgpack.packb(fields))
+    return _seal(content) + content
 
 
 def load(data: bytes) -> State:
-    """The inverse of `dump`."""
-    state = State(*msgpack.unpackb(data, use_list=False))
+    """The inverse of `dump`; a state with but one bit changed is none, and `BadInput`."""
+    content = data[KEY:]
+    check(data[:KEY] == _seal(content), "is damaged, or of another version of this program")
+    state = State(*msgpack.unpackb(content, use_list=False))
     return state._replace(
         peers=dict(state.peers), shares=dict(state.shares), opened=dict(state.opened)
     )
+
+
+def _seal(content: bytes) -> bytes:
+    return primitives.digest(b"memory", repr(State._fields).encode(), content)
 
 
 def _draw(member: Member, state: State, asked: Draw) -> tuple[State, bytes]:

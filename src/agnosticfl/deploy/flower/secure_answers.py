@@ -19,7 +19,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from agnosticfl.deploy import wire
 from agnosticfl.deploy.flower.records import ARRAYS, PLACE, REQUEST, SECURE, to_arrays
 from agnosticfl.deploy.keys import read_roster, read_signing_key
-from agnosticfl.errors import check
+from agnosticfl.errors import BadInput, check
 from agnosticfl.files import sync
 from agnosticfl.runs.config import Config
 from agnosticfl.secagg import member as protocol
@@ -91,7 +91,13 @@ def _alone(memory: Path) -> Generator[None]:
 
 
 def _remembered(memory: Path) -> protocol.State:
-    return protocol.load(memory.read_bytes()) if memory.exists() else protocol.IDLE
+    """What is in the file; without it a client would answer twice, so none is made up for it."""
+    if not memory.exists():
+        return protocol.IDLE
+    try:
+        return protocol.load(memory.read_bytes())
+    except BadInput as error:
+        raise BadInput(f"{memory}, which says what this client has answered, {error}") from None
 
 
 def _remember(memory: Path, content: bytes) -> None:
