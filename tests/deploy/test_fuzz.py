@@ -38,8 +38,7 @@ from agnosticfl.runs.build import build
 from agnosticfl.runs.records import METRICS, read_records
 from agnosticfl.secagg import member
 from tests.deploy.federations import POLICY, toy
-from tests.deploy.knocking import PULL, Knock
-from tests.deploy.test_gate import Gate
+from tests.deploy.knocking import PULL, Gate, Knock
 from tests.helpers import fuzz
 
 MEGABYTE = 2**20
@@ -234,9 +233,11 @@ def test_any_headers_are_a_claim_or_refused(tmp_path: Path, number: int):
     fuzz.survive(members._seconds, fuzz.damaged(times, number), Refused)  # pyright: ignore[reportPrivateUsage]
 
     def length(data: bytes) -> None:
-        assert length_of([(b"content-length", data)]) == int(data)
+        found = length_of([(b"content-length", data)])
+        assert found == int(data) if len(data.lstrip(b"0")) <= 20 else found >= 10**19
 
-    fuzz.survive(length, fuzz.damaged([b"5", b"123456789", b"0" * 25 + b"7"], number), Refused)
+    lengths = [b"5", b"1234567890123456789", b"0" * 25 + b"7"]
+    fuzz.survive(length, fuzz.damaged(lengths, number), Refused)
 
 
 @fuzz.effort
@@ -244,8 +245,12 @@ def test_any_file_in_the_folder_of_clients_is_a_key_or_none(tmp_path: Path, numb
     make_node_key(tmp_path / "ann.key")
     make_signing_key(tmp_path / "bob.sign")
     good = [(tmp_path / name).read_bytes() for name in ("ann.pub", "bob.roster")]
-    path = tmp_path / "any.pub"
-    fuzz.survive(in_file(path, members.read_member), fuzz.damaged(good, number))
+    kind, content = good[0].split()[:2]
+    # A point of the curve in its short form, which the library does not read.
+    good.append(kind + b" " + b64encode(b64decode(content).replace(b"\0a\x04", b"\0a\x02")))
+    read = in_file(tmp_path / "any.pub", members.read_member)
+    assert [read(data) is not None for data in good] == [True, False, False]
+    fuzz.survive(read, fuzz.damaged(good, number))
 
 
 # --- what whoever starts a server or a client hands over ------------------------------------------
@@ -290,7 +295,10 @@ def protected(key: bytes) -> bytes:
     none = ssh_string(b"none") + ssh_string(b"none") + ssh_string(b"")
     options = ssh_string(ssh_string(b"salt") + (16).to_bytes(4, "big"))
     secret = ssh_string(b"aes256-ctr") + ssh_string(b"bcrypt") + options
-    content = b64encode(b64decode("".join(lines)).replace(none, secret)).decode()
+    data = b64decode("".join(lines)).replace(none, secret)
+    *_, last = (n for n in range(len(data)) if data[n : n + 4] == ssh_string(data[n + 4 :])[:4])
+    data = data[:last] + ssh_string(data[last + 4 :] + bytes(8))  # a whole number of blocks
+    content = b64encode(data).decode()
     return "\n".join([begin, content, end, ""]).encode()
 
 
@@ -308,7 +316,7 @@ def test_any_certificate_is_taken_or_one_line_that_names_it(tmp_path: Path, numb
             (tmp_path / name).write_bytes(data)
             server_context(tmp_path)
 
-        fuzz.survive(read, fuzz.damaged([good], number // 3), BadInput)
+        fuzz.survive(read, fuzz.damaged([good], number // 10), BadInput)
         (tmp_path / name).write_bytes(good)
     server_context(tmp_path)
 

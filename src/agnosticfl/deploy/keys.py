@@ -23,6 +23,9 @@ from agnosticfl.errors import BadInput, check
 _OPENSSH = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH)
 _OPENSSH_PUBLIC = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
+# What cryptography raises on a file that is no key; TypeError on one that has a password.
+UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, NotImplementedError)
+
 DAYS = 825  # that a certificate is valid
 
 
@@ -85,7 +88,7 @@ def read_signing_key(path: Path) -> ed25519.Ed25519PrivateKey:
     """What `make_signing_key` (or ssh-keygen -t ed25519) made."""
     try:
         key = serialization.load_ssh_private_key(path.read_bytes(), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # the second: it has a password
+    except UNREADABLE as error:
         raise BadInput(f"{path} is no key in OpenSSH's format: {error}") from None
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise BadInput(f"{path} is no Ed25519 key")
@@ -100,7 +103,7 @@ def read_roster(path: Path) -> tuple[bytes, ...]:
             continue
         try:
             key = serialization.load_ssh_public_key(line)
-        except (ValueError, UnsupportedAlgorithm):
+        except UNREADABLE:
             key = None
         if not isinstance(key, ed25519.Ed25519PublicKey):
             raise BadInput(f"{path}, line {number}, is no public Ed25519 key")

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from agnosticfl.deploy.gate.refusals import Refused
 from agnosticfl.deploy.gate.routes import PUBLIC_KEY, SIGNATURE, TIMESTAMP
+from agnosticfl.deploy.keys import UNREADABLE
 
 AHEAD, BEHIND = 5.0, 305.0  # seconds that a client's clock may differ, as Flower has them
 LOOK = 2.0  # seconds between two looks at the folder
@@ -125,7 +126,7 @@ def read_member(path: Path) -> tuple[bytes, Member] | None:
     """The key in a .pub file as Flower writes it, and whose it is; None if it is no such key."""
     try:
         key = serialization.load_ssh_public_key(path.read_bytes())
-    except (ValueError, UnsupportedAlgorithm):
+    except UNREADABLE:
         return None
     if not isinstance(key, ec.EllipticCurvePublicKey):
         return None
