@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests as a SuperNode signs them, and a SuperLink that only says what it was asked."""
+"""Requests as a SuperNode signs them, a SuperLink that only says what it was asked, and a gate."""
 
+import asyncio
 import datetime
 import hashlib
 from base64 import b64encode
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,12 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 )
 from fastapi.routing import iter_route_contexts
 from flwr.superlink.main import create_app
+
+from agnosticfl.deploy.gate.desk import Desk
+from agnosticfl.deploy.gate.limits import Buckets, Limits
+from agnosticfl.deploy.gate.members import Members
+from agnosticfl.deploy.gate.passage import Passage
+from agnosticfl.deploy.gate.refusals import Refusals
 
 PEM = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 PROTOBUF = {"content-type": "application/protobuf", "accept": "application/protobuf"}
@@ -89,3 +97,35 @@ def flower_routes() -> list[tuple[str, str]]:
         route: Any = context.route
         found += [(method, route.path) for method in sorted(route.methods)]
     return found
+
+
+USUAL = Limits()
+
+
+class Gate:
+    """The application, the stub behind it, and what was refused."""
+
+    def __init__(self, folder: Path, limits: Limits = USUAL):
+        self.superlink = StubSuperLink()
+        self.said: list[str] = []
+        self.members = Members(folder)
+        self.members.opened -= 600.0  # some time ago
+        self.app: Any = Passage(
+            Desk(limits),
+            self.members,
+            Buckets(limits.address_rate),
+            Buckets(limits.node_rate),
+            Counter(),
+            self.superlink.client(),
+            Refusals(self.said.append),
+        )
+
+    def ask(
+        self, path: str = PULL, headers: Any = None, method: str = "POST", body: Any = b"x"
+    ) -> httpx.Response:
+        async def call() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, client=("192.0.2.1", 123))
+            async with httpx.AsyncClient(transport=transport, base_url="https://gate") as client:
+                return await client.request(method, path, headers=headers, content=body)
+
+        return asyncio.run(call())

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gate's application before a stub of a SuperLink: what passes, and every refusal."""
 
-import asyncio
 import hashlib
 import time
 from base64 import b64decode, b64encode
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import pytest
 from agnosticfl.deploy.gate.desk import Desk
 from agnosticfl.deploy.gate.limits import Buckets, Limits, limits_from, neighbourhood
 from agnosticfl.deploy.gate.members import Members
-from agnosticfl.deploy.gate.passage import Passage
 from agnosticfl.deploy.gate.refusals import LINES, Refusals
 from agnosticfl.deploy.gate.routes import (
     CALLS,
@@ -29,38 +26,7 @@ from agnosticfl.deploy.gate.routes import (
 )
 from agnosticfl.deploy.keys import make_node_key, make_signing_key, write_verify_key
 from agnosticfl.errors import BadInput, quoted
-from tests.deploy.knocking import PROTOBUF, PULL, Knock, StubSuperLink, flower_routes, mirrored
-
-USUAL = Limits()
-
-
-class Gate:
-    """The application, the stub behind it, and what was refused."""
-
-    def __init__(self, folder: Path, limits: Limits = USUAL):
-        self.superlink = StubSuperLink()
-        self.said: list[str] = []
-        self.members = Members(folder)
-        self.members.opened -= 600.0  # some time ago
-        self.app: Any = Passage(
-            Desk(limits),
-            self.members,
-            Buckets(limits.address_rate),
-            Buckets(limits.node_rate),
-            Counter(),
-            self.superlink.client(),
-            Refusals(self.said.append),
-        )
-
-    def ask(
-        self, path: str = PULL, headers: Any = None, method: str = "POST", body: Any = b"x"
-    ) -> httpx.Response:
-        async def call() -> httpx.Response:
-            transport = httpx.ASGITransport(self.app, client=("192.0.2.1", 123))
-            async with httpx.AsyncClient(transport=transport, base_url="https://gate") as client:
-                return await client.request(method, path, headers=headers, content=body)
-
-        return asyncio.run(call())
+from tests.deploy.knocking import PROTOBUF, PULL, Gate, Knock, flower_routes, mirrored
 
 
 @pytest.fixture

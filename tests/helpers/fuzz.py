@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import pytest
 
-FEW, MANY = 300, int(os.environ.get("AGNOSTICFL_FUZZ", "20000"))
+FEW, MANY = 300, int(os.environ.get("AGNOSTICFL_FUZZ", "5000"))
 
 LONGEST = 100_000  # bytes of a damaged input
 

@@ -60,8 +60,8 @@ def sizes(like: Any) -> dict[str, int]:
 def refusal(vectors: Mapping[str, np.ndarray], like: Any) -> str | None:
     """Why vectors that came from outside cannot be a message like `like`; None if they can."""
     expected = sizes(like)
-    found = {name: (vector.dtype.name, vector.shape) for name, vector in vectors.items()}
-    if found != {name: (name, (size,)) for name, size in expected.items()}:
+    found = {name: (vector.dtype.str, vector.shape) for name, vector in vectors.items()}
+    if found != {name: (np.dtype(name).str, (size,)) for name, size in expected.items()}:
         return f"its vectors are {quoted(found)}, where {expected} is the right size"
     if not all(np.isfinite(vector).all() for vector in vectors.values()):
         return "a number in its vector is not finite"

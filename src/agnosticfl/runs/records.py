@@ -12,6 +12,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ign
 from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from agnosticfl.errors import check
 from agnosticfl.files import finite, write_whole
 
 Record: TypeAlias = Mapping[str, Any]
@@ -83,8 +84,19 @@ def scalars(record: Record, domains: Sequence[str]) -> dict[str, float]:
 def read_records(folder: Path) -> list[dict[str, Any]]:
     """The records of a run folder; a last line that a crash cut short is left out."""
     path = folder / METRICS
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    whole = [line for line in lines if line.endswith(b"\n")]
+    return [_record(path, number, line) for number, line in enumerate(whole, start=1)]
+
+
+def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        record: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    known = isinstance(record, dict) and type(record.get("round")) is int
+    check(known, f"{path}, line {number}, is no record of a round")
+    return record
 
 
 def _line(record: Record) -> str:

@@ -24,6 +24,7 @@ from typing import NamedTuple, TypeVar, cast
 import msgpack
 import numpy as np
 
+from agnosticfl.errors import check
 from agnosticfl.secagg import derivation as keys
 from agnosticfl.secagg import draw as draws
 from agnosticfl.secagg import primitives, rings
@@ -156,12 +157,15 @@ def forget(state: State) -> State:
 def dump(state: State) -> bytes:
     """A state as bytes, with its secrets: they must not leave the client."""
     fields = [list(f.items()) if isinstance(f, Mapping) else f for f in state]
-    return cast("bytes", msgpack.packb(fields))
+    content = cast("bytes", msgpack.packb(fields))
+    return _seal(content) + content
 
 
 def load(data: bytes) -> State:
-    """The inverse of `dump`."""
-    state = State(*msgpack.unpackb(data, use_list=False))
+    """The inverse of `dump`; a state with but one bit changed is none, and `BadInput`."""
+    content = data[KEY:]
+    check(data[:KEY] == _seal(content), "is damaged, or of another version of this program")
+    state = State(*msgpack.unpackb(content, use_list=False))
     return state._replace(
         peers=dict(state.peers), shares=dict(state.shares), opened=dict(state.opened)
     )
@@ -193,6 +197,10 @@ def _join(member: Member, state: State, asked: Join) -> tuple[State, bytes]:
     signature = member.signing_key.sign(keys.signed_join(unsigned))
     # A round that it was in is over by that, whether it ended or not.
     return forget(state), pack(unsigned._replace(signature=signature))
+
+
+def _seal(content: bytes) -> bytes:
+    return primitives.digest(b"memory", repr(State._fields).encode(), content)
 
 
 def _draw(member: Member, state: State, asked: Draw) -> tuple[State, bytes]:

@@ -24,7 +24,7 @@ from agnosticfl.deploy.keys import read_signing_key
 from agnosticfl.deploy.node import consent
 from agnosticfl.deploy.roster import read_roster
 from agnosticfl.deploy.task import FederatedTask
-from agnosticfl.errors import check, choose
+from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.files import sync
 from agnosticfl.secagg import member as protocol
 from agnosticfl.secagg.agreement import Agreement, Member, member
@@ -97,7 +97,13 @@ def _alone(memory: Path) -> Generator[None]:
 
 
 def _remembered(memory: Path) -> protocol.State:
-    return protocol.load(memory.read_bytes()) if memory.exists() else protocol.IDLE
+    """What is in the file; without it a client would answer twice, so none is made up for it."""
+    if not memory.exists():
+        return protocol.IDLE
+    try:
+        return protocol.load(memory.read_bytes())
+    except BadInput as error:
+        raise BadInput(f"{memory}, which says what this client has answered, {error}") from None
 
 
 def _remember(memory: Path, content: bytes) -> None:

@@ -9,6 +9,7 @@ from agnosticfl.errors import BadInput, check
 
 MARGIN = 32 * 2**20  # bytes of a message beside the numbers of the model, and Flower's own pieces
 BURST = 10.0  # seconds' worth of a rate that may come at once
+MOST = 2**40  # of any limit
 MANY = 10_000  # buckets to keep before full ones are thrown away
 
 
@@ -32,7 +33,10 @@ def limits_from(changes: Mapping[str, Any], defaults: Limits) -> Limits:
         if name not in known:
             raise BadInput(f"unknown limit {name!r}; there are {', '.join(known)}")
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        check(number and value > 0, f"the limit {name} is {value!r}; it must be a positive number")
+        check(
+            number and 0 < value <= MOST,
+            f"the limit {name} is {value!r}; it must be a positive number up to 2^40",
+        )
         whole = isinstance(getattr(defaults, known[name]), float) or isinstance(value, int)
         check(whole, f"the limit {name} is {value!r}; it must be a whole number")
     return defaults._replace(**{known[name]: value for name, value in changes.items()})

@@ -25,6 +25,7 @@ from agnosticfl.deploy.gate.members import Members
 from agnosticfl.deploy.gate.passage import Passage
 from agnosticfl.deploy.gate.refusals import Refusals
 from agnosticfl.deploy.gate.settings import Settings, from_json
+from agnosticfl.errors import BadInput, one_line_errors
 
 HEAD = 16 * 1024  # bytes of a request before its body
 SPARE = 64  # files beside connections
@@ -35,7 +36,11 @@ def server_context(keys: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    context.load_cert_chain(keys / "server.pem", keys / "server.key")
+    try:
+        context.load_cert_chain(keys / "server.pem", keys / "server.key")
+    except ssl.SSLError as error:
+        pair = f"{keys / 'server.pem'} and server.key"
+        raise BadInput(f"{pair} are no certificate and its key: {error}") from None
     return context
 
 
@@ -108,4 +113,5 @@ def main(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    with one_line_errors():
+        main(sys.argv[1])

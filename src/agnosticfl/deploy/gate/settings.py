@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a gate stands and what is behind it, as whoever starts one tells it."""
 
-import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from agnosticfl.deploy.gate.limits import Limits
+from agnosticfl.errors import BadInput
 
 
 class Settings(NamedTuple):
@@ -19,10 +21,12 @@ class Settings(NamedTuple):
 
 
 def as_json(settings: Settings) -> str:
-    return json.dumps({**settings._asdict(), "limits": settings.limits._asdict()})
+    return msgspec.json.encode(settings).decode()
 
 
 def from_json(text: str) -> Settings:
-    raw: dict[str, Any] = json.loads(text)
-    limits = Limits(**raw.pop("limits"))
-    return Settings(**raw, limits=limits)
+    """The inverse of `as_json`, or `BadInput`."""
+    try:
+        return msgspec.json.decode(text, type=Settings)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadInput(f"the gate's settings cannot be read: {error}") from None
