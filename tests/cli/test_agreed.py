@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agnosticfl.deploy.keys import make_node_key, make_server_key, make_signing_key, read_verify_key
+from agnosticfl.deploy.client_keys import make_client_keys
+from agnosticfl.deploy.keys import make_signing_key, read_verify_key, write_verify_key
+from agnosticfl.deploy.supervise.local import make_members
 from agnosticfl.deploy.task import read_task
 from tests.helpers.command_line import agnosticfl
 from tests.helpers.deploy_page import DOCS
@@ -77,10 +79,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     (folder / "keys").mkdir()
     for name in ("keys/ca.pem", "keys/server.pem", "keys/server.key", "ca.pem"):
         (folder / name).write_text("")
-    make_server_key(folder / "keys")
-    make_node_key(folder / "va.key")
-    make_signing_key(folder / "va.sign")
-    make_signing_key(folder / "other.sign").rename(folder / "roster")
+    write_verify_key(folder / "keys" / "server.verify", make_signing_key(folder / "server.sign"))
+    make_client_keys(folder / "va.key", ["va"], "a hospital")
+    others = [folder / f"{name}.key" for name in ("bern", "basel", "chur")]
+    make_members(others, [("bern",)] * 3, folder / "roster")
     words = ("--clients", "3", "--secure", "--keys", folder / "keys")
     done = agnosticfl("deploy", "init", made.app, folder / "heart.toml", *words)
     assert done.returncode == 0, done.stderr
@@ -107,7 +109,7 @@ def test_the_page_s_way_into_the_federation(place: Place):
     done = place.client(out)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "roster" in done.stderr
+    assert "this signing key is not in the roster" in done.stderr
 
 
 def test_a_store_of_its_own_making_is_refused_line_by_line(place: Place):

@@ -105,6 +105,9 @@ def test_keys_are_not_made_by_halves(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not list(tmp_path.iterdir())
 
 
+DOMAIN = "centre -1"  # of the toy
+
+
 def client_words(place: Path) -> list[str | Path]:
     """A client with four examples that calls a server which is not there."""
 
@@ -113,7 +116,7 @@ def client_words(place: Path) -> list[str | Path]:
         yield Rows("train", ["somebody"] * 4, np.zeros(4, np.int32), examples)
 
     features = {"x": Feature("float32", ())}
-    write_store(Source("toy", "none", ("a",), features, rows), place / "store")
+    write_store(Source("toy", "none", (DOMAIN,), features, rows), place / "store")
     words: list[str | Path] = ["client", "--server", "127.0.0.1:9", "--data", place / "store"]
     for name, file in {"ca": "keys/ca.pem", "app": "app", "key": "eve.key"}.items():
         words += [f"--{name}", place / file]
@@ -125,10 +128,10 @@ def test_a_client_says_what_changed_and_refuses_what_does_not_follow(
 ):
     """Eve is no member, so each start ends before anything runs."""
     monkeypatch.chdir(tmp_path)
-    said("init", "app", "toy", "--clients", "3", "--secure")
     make_server_keys(Path("keys"), ["127.0.0.1"])
+    said("init", "app", "toy", "--clients", "3", "--secure", "--keys", "keys")
     for name in ("ann", "bob", "eve"):
-        make_client_keys(Path(f"{name}.key"), ["a"], "x")
+        make_client_keys(Path(f"{name}.key"), [DOMAIN], "x")
     cards = [read_card(Path(f"{name}.card")) for name in ("ann", "bob")]
     write_roster(Path("roster"), first_roster("hearts", cards, make_signing_key(Path("k.sign"))))
     words = client_words(tmp_path)

@@ -31,6 +31,7 @@ from agnosticfl.deploy.keys import (
     make_node_key,
     make_signing_key,
     read_signing_key,
+    write_verify_key,
 )
 from agnosticfl.deploy.npy import array_from
 from agnosticfl.errors import BadInput
@@ -243,8 +244,8 @@ def test_any_headers_are_a_claim_or_refused(tmp_path: Path, number: int):
 @fuzz.effort
 def test_any_file_in_the_folder_of_clients_is_a_key_or_none(tmp_path: Path, number: int):
     make_node_key(tmp_path / "ann.key")
-    make_signing_key(tmp_path / "bob.sign")
-    good = [(tmp_path / name).read_bytes() for name in ("ann.pub", "bob.roster")]
+    write_verify_key(tmp_path / "bob.verify", make_signing_key(tmp_path / "bob.sign"))
+    good = [(tmp_path / name).read_bytes() for name in ("ann.pub", "bob.verify")]
     kind, content = good[0].split()[:2]
     # A point of the curve in its short form, which the library does not read.
     good.append(kind + b" " + b64encode(b64decode(content).replace(b"\0a\x04", b"\0a\x02")))
@@ -279,9 +280,9 @@ def test_a_limit_is_a_positive_number(name: str, value: Any):
 
 @fuzz.effort
 def test_any_file_is_a_signing_key_or_one_line(tmp_path: Path, number: int):
-    make_signing_key(tmp_path / "a.sign")
+    write_verify_key(tmp_path / "a.verify", make_signing_key(tmp_path / "a.sign"))
     make_node_key(tmp_path / "b.key")
-    good = [(tmp_path / name).read_bytes() for name in ("a.sign", "b.key", "a.roster")]
+    good = [(tmp_path / name).read_bytes() for name in ("a.sign", "b.key", "a.verify")]
     good += [protected(good[0])]
     read = in_file(tmp_path / "any.sign", read_signing_key)
     fuzz.survive(read, [*fuzz.damaged(good, number // 3), *fuzz.bombs(10_000)], BadInput)

@@ -65,7 +65,11 @@ def init(
         keys is not None or not secure,
         "--secure needs --keys KEYS, the folder that `deploy keys server` made",
     )
-    server_key = "" if keys is None else read_verify_key(keys / "server.verify").hex()
+    server_key = ""
+    if keys is not None:
+        file = keys / "server.verify"
+        check(file.is_file(), f"there is no {file}; `deploy keys server` makes it")
+        server_key = read_verify_key(file).hex()
     agreed = _task(task, clients, algorithm, rounds, seed, secure, sets)
     write_app(folder, agreed._replace(server_key=server_key))
     typer.echo(f"{folder}: the Flower app of {task} for {clients} clients per round")
