@@ -148,3 +148,14 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert (tmp_path / "visits" / "report.html").exists()
     assert any("afa {'city':" in str(cell.get("outputs")) for cell in notebook.cells)
     assert (tmp_path / "visits-model" / "README.md").exists()
+
+
+def test_the_page_on_security_lists_the_attacks_that_are_played():
+    """As `make attack` does, without their results."""
+    mark = re.compile(r'^@pytest\.mark\.attack\(\s*"([^"]+)",\s*"([^"]+)",?\s*\)', re.MULTILINE)
+    files = (ROOT / "tests").rglob("test_*.py")
+    played = {attack for file in files for attack in mark.findall(file.read_text())}
+    page = (ROOT / "docs" / "security.md").read_text()
+    *_, table = page.split("| attack | held off by |\n|---|---|\n")
+    rows = [tuple(line.strip("| ").split(" | ")) for line in table.strip().splitlines()]
+    assert rows == sorted(played)

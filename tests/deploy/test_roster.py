@@ -106,6 +106,10 @@ CHANGES: dict[str, Callable[[Roster], Roster]] = {
 }
 
 
+@pytest.mark.attack(
+    "a changed roster",
+    "signatures of keeper and members",
+)
 @pytest.mark.parametrize("what", CHANGES)
 def test_whoever_changes_anything_in_a_roster_is_found_out(
     hearts: Federation, tmp_path: Path, what: str
@@ -244,6 +248,10 @@ def refused(hearts: Federation, case: str) -> Roster:
     return next_roster(second, [*members], hearts.keeper)
 
 
+@pytest.mark.attack(
+    "another roster in the place of the accepted one",
+    "a roster follows the one before, or is refused",
+)
 @pytest.mark.parametrize(
     ("case", "reason"),
     [

@@ -238,6 +238,10 @@ def adds(
     monkeypatch.setattr(client_module, "answer", answer)
 
 
+@pytest.mark.attack(
+    "random words, or a large number in one",
+    "totals are held against what so many clients can add up to",
+)
 @pytest.mark.parametrize(
     ("place", "word", "line"),
     [
@@ -350,6 +354,10 @@ def test_a_server_that_asks_for_both_shares_is_refused_by_every_client(
     assert len(refusals) == NODES
 
 
+@pytest.mark.attack(
+    "the server asks to unmask twice, after a restart",
+    "a client's memory is on its disc before it answers",
+)
 def test_a_second_request_to_unmask_is_refused_after_a_restart_too(tmp_path: Path, keys: Path):
     """The client's process is another one for every message, and it still remembers."""
     grid = play(tmp_path, keys)
@@ -366,6 +374,10 @@ def test_a_second_request_to_unmask_is_refused_after_a_restart_too(tmp_path: Pat
     assert "has answered all of round" in (reply.error.reason or "")
 
 
+@pytest.mark.attack(
+    "the server asks for a vector in the clear",
+    "a client with a roster answers in secure rounds only",
+)
 def test_a_secure_client_never_answers_in_the_clear(
     tmp_path: Path, keys: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -444,6 +456,10 @@ def test_what_went_wrong_on_a_client_stays_there(
     assert "patient Doe" in caplog.text  # the client's log: all share one process here
 
 
+@pytest.mark.attack(
+    "the server searches all it gets for secrets",
+    "masks, boxes, commitments",
+)
 def test_no_byte_that_the_server_gets_tells_a_secret_of_a_client(tmp_path: Path, keys: Path):
     """Private keys, seeds, the vector before it is masked, examples, and words planted in them."""
     planted = np.float32(123.456)
@@ -537,7 +553,7 @@ def broken_boxes(reply: Message) -> Message:
     return reply
 
 
-@pytest.mark.attack("boxes that nobody can open", "complaints; the retry is without the culprit")
+@pytest.mark.attack("boxes that do not open", "complaints; the retry is without the culprit")
 def test_who_makes_boxes_that_do_not_open_stops_one_attempt(
     tmp_path: Path, keys: Path, simulated: Any, caplog: pytest.LogCaptureFixture
 ):

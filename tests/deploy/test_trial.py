@@ -52,6 +52,10 @@ def refused(client: Client) -> str:
     return line
 
 
+@pytest.mark.attack(
+    "a server sends code of its own",
+    "a client runs its own app, and tries with a decoy",
+)
 def test_a_decoy_is_not_run_and_the_own_app_s_folder_stays_as_it_was(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ):
@@ -130,6 +134,10 @@ OTHERWISE = {
 }
 
 
+@pytest.mark.attack(
+    "a Flower that starts apps otherwise",
+    "the client's trial at its start; a pinned version",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", OTHERWISE)
 def test_a_flower_that_behaves_otherwise_is_found_out(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of `make attack`: the attacks that are played in the tests, and what came of them.
 
-    @pytest.mark.attack("a server chooses the ring", "clients draw it, and commit first")
+    @pytest.mark.attack("what is tried", "what holds it off")
 
 names what is tried and what holds it off. The test plays it against the real code and passes only
 if it does not succeed. This plugin (`pytest -p tests.helpers.attacks -m attack`) prints one line
