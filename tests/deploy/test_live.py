@@ -22,6 +22,7 @@ from agnosticfl.deploy.keys import (
     make_server_keys,
     make_signing_key,
     read_signing_key,
+    read_verify_key,
 )
 from agnosticfl.deploy.supervise import children
 from agnosticfl.deploy.supervise.children import Child, Failed
@@ -85,7 +86,8 @@ class Federation:
 
     def prepare(self, name: str, rounds: int, secure: bool, fault: str, options: Any) -> Path:
         """The app of a run; its folder."""
-        task = toy(rounds)
+        key = read_verify_key(self.place / "keys" / "server.verify")
+        task = toy(rounds)._replace(server_key=key.hex())
         if secure:
             config = msgspec.structs.replace(task.config, secure={"name": "simulate"})
             task = task._replace(config=config)
@@ -100,6 +102,7 @@ class Federation:
         (app / "pyproject.toml").write_text(f'{text}fault = "{fault}"\n')
         base = {"minimum": 3, "over-selection": 1.0, "attempts": 2, "step": 90.0, "deadline": 60.0}
         base |= {"roster": str(self.clients / "roster"), "wait": 120.0}
+        base |= {"signing-key": str(self.place / "keys" / "server.sign")}
         service = self.supervisor.service
         self.supervisor.service = service._replace(app=app, out=out, options={**base, **options})
         return out
