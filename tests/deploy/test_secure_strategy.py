@@ -27,6 +27,7 @@ from agnosticfl.deploy.keys import make_signing_key, read_signing_key
 from agnosticfl.deploy.node.contribute import Contribute
 from agnosticfl.deploy.roster import first_roster, next_roster, read_roster, write_roster
 from agnosticfl.deploy.task import FederatedTask, write_task
+from agnosticfl.errors import BadInput
 from agnosticfl.runs.build import build
 from agnosticfl.runs.records import read_records
 from agnosticfl.secagg.member import State, load
@@ -617,3 +618,19 @@ def test_a_message_that_says_another_round_is_refused(
 
     play(tmp_path, keys, tamper=tamper, minimum=3)
     assert "is not what the others were given" in caplog.text
+
+
+@pytest.mark.attack(
+    "more clients in a sum than its numbers have room for", "server and clients count them"
+)
+def test_a_sum_without_room_for_all_that_are_asked_is_refused(
+    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The words of six clients could overflow where there is room for those of four."""
+    why = "over-selection 1.5 asks 6 clients, and the numbers of a sum have room for 4"
+    with pytest.raises(BadInput, match=why):
+        play(tmp_path, keys, over_selection=1.5)
+    monkeypatch.setattr(client_module, "most_clients", lambda _: NODES - 1)
+    with pytest.raises(NoProgress):
+        play(tmp_path, keys, attempts=1)
+    assert caplog.text.count("refused: a sum of 4 clients; its numbers have room for 3") == NODES

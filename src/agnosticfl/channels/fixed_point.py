@@ -202,6 +202,7 @@ def simulated(
     examples: AtLeastOne = 1000,
     loss: Positive = 100.0,
     least_alpha: Share = 0.0,
+    most_clients: AtLeastOne | None = None,
 ) -> ChannelBuilder:
     """The numbers of a secure sum without its masks: what it costs in accuracy.
 
@@ -211,8 +212,15 @@ def simulated(
       loss: the largest mean loss of a domain that a client may report.
       least_alpha: the smallest α of a domain, where the largest is 1: a lower one is raised to it,
         so that no domain's holders are alone in the sum (0: as the paper has it).
+      most_clients: how many clients the numbers of a sum have room for; by default those of a
+        round. A federation that asks more of them than it waits for needs more.
     """
-    bounds = Bounds(update, examples, loss)
+    most = clients if most_clients is None else most_clients
+    check(
+        most >= clients,
+        f"secure: most_clients is {most}; it must be at least the clients of a round, {clients}",
+    )
+    clients, bounds = most, Bounds(update, examples, loss)
     build = in_fixed_point(clients, bounds) if bits is None else few_bits(clients, bits, bounds)
     return lambda like: build(like)._replace(least_alpha=least_alpha)
 

@@ -59,6 +59,7 @@ def init(
     the preparation.json for `data prepare arrays --like DIR`.
     """
     from agnosticfl.deploy.app import write_app
+    from agnosticfl.deploy.flower.federation import RoundPolicy, num_asked
     from agnosticfl.deploy.keys import read_verify_key
 
     check(
@@ -70,7 +71,9 @@ def init(
         file = keys / "server.verify"
         check(file.is_file(), f"there is no {file}; `deploy keys server` makes it")
         server_key = read_verify_key(file).hex()
-    agreed = _task(task, clients, algorithm, rounds, seed, secure, sets)
+    # Room for the clients that are asked beyond those waited for, as the app has it.
+    room = [f"secure.most_clients={num_asked(RoundPolicy(clients, clients))}"] if secure else []
+    agreed = _task(task, clients, algorithm, rounds, seed, secure, [*room, *(sets or ())])
     write_app(folder, agreed._replace(server_key=server_key))
     typer.echo(f"{folder}: the Flower app of {task} for {clients} clients per round")
     if secure:

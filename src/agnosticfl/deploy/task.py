@@ -124,6 +124,11 @@ def federated_config(config: Config, nodes: int) -> Config:
     )
 
 
+def most_clients(config: Config) -> int:
+    """How many clients the numbers of a secure sum have room for."""
+    return int((config.secure or {}).get("most_clients") or config.clients_per_round)
+
+
 def largest_message(config: Config) -> int:
     """Bytes of the numbers in a message of this task: w, in words of 32 bits, twice over.
 

@@ -23,7 +23,7 @@ from agnosticfl.deploy.flower.records import (
 from agnosticfl.deploy.node import consent, eligibility
 from agnosticfl.deploy.node.contribute import Call, Contribute, answer, jax_client
 from agnosticfl.deploy.schema import check_schema, schema_of
-from agnosticfl.deploy.task import FILE, FederatedTask, check_program, read_task
+from agnosticfl.deploy.task import FILE, FederatedTask, check_program, most_clients, read_task
 from agnosticfl.errors import BadInput, check
 from agnosticfl.registry import SOURCES
 from agnosticfl.runs.about import facts_of, facts_of_store
@@ -91,7 +91,10 @@ def client_app(
         task = read_task(Path(folder))
         own = own_member(task, context.node_config)
 
-        def work() -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        def work(cohort: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+            room = most_clients(task.config)
+            if cohort > room:
+                raise Refused(f"a sum of {cohort} clients; its numbers have room for {room}")
             data = node_data(task, context)
             consent.check_stated(held_domains(data.data), own.agreement.holdings[own.place])
             alpha = to_arrays(message.content.array_records[ARRAYS])["alpha"]

@@ -39,6 +39,11 @@ class RoundPolicy(NamedTuple):
     attempts: int = 5  # at one round, before the run ends as failed
 
 
+def num_asked(policy: RoundPolicy) -> int:
+    """How many clients are asked to take part in a round, if there are as many."""
+    return math.ceil(round(policy.over_selection * policy.clients, 6))
+
+
 def enough_vectors(policy: RoundPolicy, cohort: int, dropout: float) -> int:
     """For how many masked vectors of a cohort a secure round waits at most.
 
@@ -95,7 +100,7 @@ def select(
     nodes = [node for node in nodes if node not in without]
     if len(nodes) < policy.minimum:
         raise Abandoned(f"{len(nodes)} clients are connected, and {policy.minimum} are needed")
-    wanted = math.ceil(round(policy.over_selection * policy.clients, 6))
+    wanted = num_asked(policy)
     # Numbers of nodes need all 64 bits: only their places in the list are drawn.
     rng = np.random.default_rng([seed, attempt.round, attempt.number])
     return [nodes[place] for place in rng.permutation(len(nodes))[:wanted]]

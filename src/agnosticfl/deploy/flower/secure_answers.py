@@ -60,20 +60,21 @@ def secure_answer(
     own: Member,
     memory: Path,
     message: Message,
-    work: Callable[[], tuple[Mapping[str, np.ndarray], Collection[str]]],
+    work: Callable[[int], tuple[Mapping[str, np.ndarray], Collection[str]]],
 ) -> RecordDict:
     """The answer to one request of a secure round, or `Refused`.
 
     Args:
       memory: the file in which this client keeps what it must remember.
-      work: gives its contribution, packed, if it is asked for, and the domains with weight in it.
+      work: number of clients in the round -> its contribution, packed, if it is asked for, and the
+        domains with weight in it.
     """
     t: Any = message.content.config_records[ROUND]["round"]
 
     def own_work(setup: Setup) -> protocol.Work:
         if t != setup.t:
             raise Refused(f"the work is for round {t}, and the sum for round {setup.t}")
-        packed, weighty = work()
+        packed, weighty = work(len(setup.cohort))
         check(set(packed) == {"int32"}, f"a secure sum is one of int32, and not of {set(packed)}")
         return protocol.Work(packed["int32"].view(np.uint32), weighty)
 

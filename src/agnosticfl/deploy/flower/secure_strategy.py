@@ -34,12 +34,14 @@ from agnosticfl.deploy.flower.federation import (
     RoundPolicy,
     enough_vectors,
     gather,
+    num_asked,
     request,
     select,
     stamp,
 )
 from agnosticfl.deploy.flower.records import ARRAYS, REQUEST, ROUND, SECURE, to_record
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
+from agnosticfl.deploy.task import most_clients
 from agnosticfl.errors import check
 from agnosticfl.files import write_bytes
 from agnosticfl.runs.config import Config
@@ -81,6 +83,12 @@ class SecureStrategy(AgnosticStrategy):
         super().__init__(config, folder, policy, data, model)
         self.agreement, self.key = check_agreement(agreement), key
         check(verify_key(key) == agreement.server, "the server's signing key is not the app's")
+        asked, room = num_asked(policy), most_clients(config)
+        check(
+            asked <= room,
+            f"over-selection {policy.over_selection} asks {asked} clients, and the numbers of a sum"
+            f" have room for {room}; make the app with --set secure.most_clients={asked}",
+        )
         self._last = 0  # number of the last secure round
         self._cheats = blame.Blame()  # for the whole run
         self._losses = (0, blame.Blame())  # round, and those with whom attempts at it were lost
