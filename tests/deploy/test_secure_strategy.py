@@ -633,4 +633,6 @@ def test_a_sum_without_room_for_all_that_are_asked_is_refused(
     monkeypatch.setattr(client_module, "most_clients", lambda _: NODES - 1)
     with pytest.raises(NoProgress):
         play(tmp_path, keys, attempts=1)
-    assert caplog.text.count("refused: a sum of 4 clients; its numbers have room for 3") == NODES
+    assert (
+        caplog.text.count("failed: refused: a sum of 4 clients; its numbers have room for 3") == 4
+    )
