@@ -333,8 +333,10 @@ def test_the_page_is_self_contained(tmp_path: Path):
     names = {"value", "curves", "bytes", "weights", "train", "counts"}
     assert page.tags.count("img") == len(names)
     assert all(address.startswith("data:") for address in page.addresses)
-    for picture in (a for a in page.addresses if a.startswith("data:image/svg")):
-        assert re.search(rb"<svg.*</svg>", base64.b64decode(picture.split(",")[1]), re.DOTALL)
+    pictures = [a.split(",")[1] for a in page.addresses if a.startswith("data:image/svg")]
+    shown = [base64.b64decode(picture) for picture in pictures]
+    assert all(re.search(rb"<svg.*</svg>", picture, re.DOTALL) for picture in shown)
+    assert set(shown) == {path.read_bytes() for path in (tmp_path / "plots").glob("*.svg")}
     files = {path.name for path in (tmp_path / "plots").iterdir()}
     assert files == {f"{name}.{form}" for name in names for form in ("png", "svg")}
     assert "variance over clients" in (tmp_path / "table.md").read_text()
