@@ -53,6 +53,15 @@ def called(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(line, status, out.getvalue(), err.getvalue())
 
 
+def printed_by(code: str, cwd: Path) -> str:
+    """What Python code prints that is run in a folder, without a new Python."""
+    out = io.StringIO()
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(out), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(code, {"__name__": "__main__"})
+    return out.getvalue()
+
+
 # Calls some commands one after another, and prints what each of them came to.
 SEVERAL = """
 import json, sys
