@@ -200,6 +200,7 @@ def test_a_run_whose_loss_explodes_says_so_and_ends_with_status_1(tmp_path: Path
     problem = "diverged" if rate == "5.0" else "left as it was in 40 of 40 rounds"
     said = [line for line in done.stderr.splitlines() if problem in line]
     assert said[0].startswith("warning: the ")
+    assert "RuntimeWarning" not in done.stderr
     assert (tmp_path / "run" / "report.html").exists()
     assert problem in json.loads((tmp_path / "run" / "summary.json").read_text())["diverged"]
 
