@@ -2,7 +2,6 @@
 """One of everything from outside `src/`, and one of everything more inside it in one file each."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -14,10 +13,11 @@ from agnosticfl import registry
 from agnosticfl.errors import BadInput
 from agnosticfl.registry import MODELS, Registry
 from agnosticfl.runs.records import read_records
-from tests.helpers.command_line import command
+from tests.helpers.command_line import command, process, several
 
-OUTSIDE = Path(__file__).parent / "outside"
-SOURCE = Path(__file__).parents[1] / "src" / "agnosticfl"
+ROOT = Path(__file__).parents[1]
+OUTSIDE = ROOT / "tests" / "outside"
+SOURCE = ROOT / "src" / "agnosticfl"
 
 TASK = """
 rounds = 4
@@ -73,17 +73,7 @@ GROUPS = {
 def run(
     *words: str | Path, cwd: Path, path: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    places = os.pathsep.join(filter(None, (str(path), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": places} if path else None
-    return subprocess.run(
-        command(*words),
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return process(command(*words), cwd, path)
 
 
 def assert_used(folder: Path) -> None:
@@ -117,13 +107,16 @@ def test_a_loader_of_one_s_own_makes_a_store(tmp_path: Path):
     shutil.copy(OUTSIDE / "own_parts.py", tmp_path)
     (tmp_path / "lines.txt").write_text("ann a 1.5 0\nann a 2.5 1\nbob b 3 1\n")
     words = ("lines.txt", "--times", "2", "--out", "store")
-    done = run("data", "prepare", "own_parts:load", *words, cwd=tmp_path)
+    done, shown, helped = several(
+        ("data", "prepare", "own_parts:load", *words),
+        ("data", "info", "store", "--json"),
+        ("data", "prepare", "own_parts:load", "--help"),
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
-    shown = run("data", "info", "store", "--json", cwd=tmp_path)
     info = json.loads(shown.stdout)
     assert info["domains"] == ["a", "b"]
     assert info["splits"]["train"]["examples"] == 3
-    helped = run("data", "prepare", "own_parts:load", "--help", cwd=tmp_path)
     assert "what x is multiplied with" in helped.stdout
 
 
@@ -144,12 +137,11 @@ def test_an_installed_package_gives_short_names(tmp_path: Path):
     done = run("run", "task.toml", *words, cwd=place, path=installed)
     assert done.returncode == 0, done.stderr
     assert_used(place / "run")
-    listed = run("algorithms", cwd=place, path=installed)
+    (place / "lines.txt").write_text("ann a 1.5 0\n")
+    prepare = ("data", "prepare", "load", "lines.txt", "--out", "store")
+    listed, done = several(("algorithms",), prepare, cwd=place, path=installed)
     assert "mine" in listed.stdout
     assert "nobody yet" in listed.stdout
-    (place / "lines.txt").write_text("ann a 1.5 0\n")
-    words = ("prepare", "load", "lines.txt", "--out", "store")
-    done = run("data", *words, cwd=place, path=installed)
     assert done.returncode == 0, done.stderr
 
 
@@ -157,14 +149,15 @@ def test_options_of_one_s_own_are_checked_before_anything_is_built(tmp_path: Pat
     shutil.copy(OUTSIDE / "own_parts.py", tmp_path)
     named = {key: f"own_parts:{name}" for key, name in NAMES.items()}
     (tmp_path / "task.toml").write_text(TASK.format(**named))
-    for setting, problem in {
+    problems = {
         "model.width=0": "width of model 'own_parts:network' is 0; it must be a whole number",
         "data.clients=few": "clients of data 'own_parts:points' is 'few'; it must be",
         "options.strength=-1": "strength of own_parts:mine is -1; it must be a number",
         "weight_rule.speed=1": "unknown option of weight_rule 'own_parts:halfway' 'speed'",
-    }.items():
-        words = ("--algorithm", "own_parts:mine", "--set", setting)
-        done = run("run", "task.toml", *words, cwd=tmp_path)
+    }
+    words = ("run", "task.toml", "--algorithm", "own_parts:mine", "--set")
+    refused = several(*((*words, setting) for setting in problems), cwd=tmp_path)
+    for done, problem in zip(refused, problems.values(), strict=True):
         assert done.returncode == 2
         assert problem in done.stderr
         assert len(done.stderr.splitlines()) == 1
@@ -173,11 +166,12 @@ def test_options_of_one_s_own_are_checked_before_anything_is_built(tmp_path: Pat
 
 FILES = {
     "models/one_more.py": '''
-from agnosticfl.core.model import Model, from_functions
+from agnosticfl.core.model import Model
+from agnosticfl.models.logistic_regression import logistic
 from agnosticfl.registry import MODELS
 @MODELS.add("one-more-model")
 def one_more() -> Model:
-    return from_functions(lambda key: {"w": 0.0}, lambda w, e: (e["x"] - w["w"]) ** 2)
+    return logistic(features=16, classes=10, metrics=["one_more_metric"])
 ''',
     "weights/one_more.py": '''
 from agnosticfl.registry import WEIGHT_RULES
@@ -222,19 +216,17 @@ def test_one_file_more_inside_is_all_that_a_part_needs(tmp_path: Path):
         with (copy / "agnosticfl" / name).open("a") as file:
             file.write(text)
     sets = ("model={name='one-more-model'}", "weight_rule={name='one-more-rule'}")
-    sets = (*sets, "engine=one-more-engine")
+    sets = (*sets, "engine=one-more-engine", "metric=one_more_metric", "data.clients=60")
     words = [word for setting in sets for word in ("--set", setting)]
     words += ["--algorithm", "one-more-method", "--rounds", "2", "--out", "run"]
-    done = run("run", "toy", *words, cwd=tmp_path, path=copy)
-    assert done.returncode == 0, done.stderr
-    assert "One more" in done.stdout
-    done = run("data", "prepare", "one-more", "--out", "store", cwd=tmp_path, path=copy)
-    assert done.returncode == 0, done.stderr
-    words = ["--set", "model.metrics=['one_more_metric']", "--rounds", "2"]
-    words += ["--set", "metric=one_more_metric", "--out", "other"]
-    done = run("run", "synthetic-points", *words, cwd=tmp_path, path=copy)
-    assert done.returncode == 0, done.stderr
-    assert "one_more_metric" in done.stdout
+    prepare = ("data", "prepare", "one-more", "--out", "store")
+    trained, prepared = several(
+        ("run", "synthetic-points", *words), prepare, cwd=tmp_path, path=copy
+    )
+    assert trained.returncode == 0, trained.stderr
+    assert "One more" in trained.stdout
+    assert "one_more_metric" in trained.stdout
+    assert prepared.returncode == 0, prepared.stderr
 
 
 REGISTRIES = [thing for thing in vars(registry).values() if isinstance(thing, Registry)]

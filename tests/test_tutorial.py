@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/tutorial.md, done as it says: on the real table where it is there, else on one like it."""
 
+import contextlib
 import csv
 import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.data.real import FOLDER
-from tests.helpers.command_line import agnosticfl, command
+from tests.helpers.command_line import called, printed_by
 
 PAGE = (Path(__file__).parents[1] / "docs" / "tutorial.md").read_text()
 COMMANDS = "".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)).splitlines()
@@ -57,9 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             words += ["--rounds", str(ROUNDS)]
         files = [str(f.name) for f in sorted(place.glob("processed.*.data"))]
         words = [w for word in words for w in (files if word == "processed.*.data" else [word])]
-        done = subprocess.run(
-            command(*words), cwd=place, capture_output=True, text=True, timeout=600, check=False
-        )
+        with contextlib.chdir(place):
+            done = called(*words)
         assert done.returncode == 0, f"{line}\n{done.stderr}"
     return place
 
@@ -79,7 +77,7 @@ def test_new_patients_get_a_prediction_each(folder: Path):
 
 
 def test_the_model_is_the_one_of_the_report_to_the_last_digit(folder: Path):
-    done = agnosticfl(
+    done = called(
         "predict", folder / "heart-model", folder / "heart", "--out", folder / "test.parquet"
     )
     assert done.returncode == 0, done.stderr
@@ -111,9 +109,6 @@ def test_the_same_from_python_in_under_forty_lines(folder: Path, tmp_path: Path)
     # Fewer rounds and seeds, so that a test takes seconds; everything else as it stands there.
     code = code.replace('"rounds": 300', f'"rounds": {ROUNDS}, "seeds": 1')
     code = code.replace('"evaluation_every": 15', '"evaluation_every": 3')
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"'num [<>]=? 0'", done.stdout)) == 3
+    printed = printed_by(code, tmp_path)
+    assert len(re.findall(r"'num [<>]=? 0'", printed)) == 3
     assert (tmp_path / "compared" / "report.html").exists()

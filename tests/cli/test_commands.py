@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program as a user meets it: real processes, real signals."""
+"""The program as a user meets it: real processes where it is stopped, and its own words."""
 
 import json
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agnosticfl.runs.records import read_records
-from tests.helpers.command_line import agnosticfl, start, wait_for_round
+from tests.helpers.command_line import agnosticfl, called, start, wait_for_round
 from tests.helpers.runs import results
 
 TOY = ("run", "toy", "--rounds", "400", "--set", "checkpoint_every=7")
@@ -17,7 +17,7 @@ TOY = ("run", "toy", "--rounds", "400", "--set", "checkpoint_every=7")
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli") / "whole"
-    done = agnosticfl(*TOY, "--out", folder)
+    done = called(*TOY, "--out", folder)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -59,7 +59,7 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: si
 
 def test_asked_twice_it_stops_at_once_and_can_still_go_on(tmp_path: Path):
     folder = tmp_path / "stopped"
-    words = ("run", "toy", "--rounds", "200", "--set", "checkpoint_every=1", "--out", folder)
+    words = ("run", "toy", "--rounds", "100", "--set", "checkpoint_every=1", "--out", folder)
     process = start(*words)
     wait_for_round(process, folder, 3)
     for _ in range(2):  # the second one in the middle of what the first one asked for
@@ -69,13 +69,13 @@ def test_asked_twice_it_stops_at_once_and_can_still_go_on(tmp_path: Path):
     assert errors.splitlines()[-1].endswith("add --resume to the same command to go on")
     for words_of_a_library in ("Traceback", "Event loop", "Exception"):
         assert words_of_a_library not in errors
-    assert agnosticfl(*words, "--resume").returncode == 0
+    assert called(*words, "--resume").returncode == 0
 
 
 def test_compare_makes_the_paper_s_table_and_report_makes_it_again(tmp_path: Path):
     folder = tmp_path / "compared"
     words = ("compare", "toy", "--seeds", "2", "--rounds", "30", "--out", folder)
-    done = agnosticfl(*words)
+    done = called(*words)
     assert done.returncode == 0, done.stderr
     table = (folder / "table.md").read_text()
     assert [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| ")][2:5] == [
@@ -87,9 +87,9 @@ def test_compare_makes_the_paper_s_table_and_report_makes_it_again(tmp_path: Pat
     comparison = json.loads((folder / "comparison.json").read_text())
     assert [a["seeds"] for a in comparison["algorithms"]] == [[0, 1]] * 3
     before = (folder / "report.html").read_bytes()
-    assert agnosticfl("report", folder).returncode == 0
+    assert called("report", folder).returncode == 0
     assert (folder / "report.html").read_bytes() == before
-    again = agnosticfl(*words, "--resume")
+    again = called(*words, "--resume")
     assert again.returncode == 0
     assert again.stderr.count("is complete already") == 6
 
@@ -97,13 +97,13 @@ def test_compare_makes_the_paper_s_table_and_report_makes_it_again(tmp_path: Pat
 def test_the_best_model_and_the_values_of_single_clients_on_request(tmp_path: Path):
     folder, file = tmp_path / "run", tmp_path / "clients.csv"
     words = ("run", "synthetic-points", "--rounds", "6", "--set", "evaluation_every=2")
-    done = agnosticfl(*words, "--which", "best", "--out", folder)
+    done = called(*words, "--which", "best", "--out", folder)
     assert done.returncode == 0, done.stderr
     assert "of the model that served its worst held-out domain best" in " ".join(
         done.stdout.split()
     )
     assert json.loads((folder / "comparison.json").read_text())["which"] == "best"
-    done = agnosticfl("report", folder, "--per-client", file)
+    done = called("report", folder, "--per-client", file)
     assert done.returncode == 0, done.stderr
     assert file.read_text().startswith('"algorithm","seed","client","domain","examples","')
     assert json.loads((folder / "comparison.json").read_text())["which"] == "last"
@@ -154,7 +154,7 @@ def test_bad_input_is_one_line_and_status_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
 ):
     monkeypatch.chdir(tmp_path)
-    done = agnosticfl(*words)
+    done = called(*words)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.startswith("error: ")
@@ -162,11 +162,20 @@ def test_bad_input_is_one_line_and_status_2(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_process_ends_with_the_same_line_and_status():
+    """What the tests above see within this process is what the system sees of one."""
+    for words in (("run", "toi"), ("--version",)):
+        process, here = agnosticfl(*words), called(*words)
+        for name in ("returncode", "stdout", "stderr"):
+            assert getattr(process, name) == getattr(here, name)
+    assert called("run", "toi").returncode == 2
+
+
 def test_secure_simulate_gives_the_clear_run_s_numbers_and_counts_clipping(
     tmp_path: Path, uninterrupted: Path
 ):
     bounds = ("--secure", "simulate", "--set", "secure.loss=15")
-    done = agnosticfl("run", "toy", "--rounds", "50", *bounds, "--out", tmp_path / "run")
+    done = called("run", "toy", "--rounds", "50", *bounds, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "run" / "config.json").read_text())["secure"] == {
         "name": "simulate",
@@ -185,7 +194,7 @@ def test_secure_simulate_gives_the_clear_run_s_numbers_and_counts_clipping(
 
 
 def test_tasks_and_help():
-    assert "toy" in agnosticfl("tasks").stdout
-    assert "compare" in agnosticfl("--help").stdout
-    assert agnosticfl("--version").stdout.startswith("agnosticfl 0.")
-    assert agnosticfl("run", "toy", "--no-such-option").returncode == 2
+    assert "toy" in called("tasks").stdout
+    assert "compare" in called("--help").stdout
+    assert called("--version").stdout.startswith("agnosticfl 0.")
+    assert called("run", "toy", "--no-such-option").returncode == 2

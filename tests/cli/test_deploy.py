@@ -19,7 +19,7 @@ from agnosticfl.deploy.gate.limits import MARGIN, Limits
 from agnosticfl.deploy.gate.routes import CALLS
 from agnosticfl.deploy.supervise import children
 from agnosticfl.deploy.task import read_task
-from tests.helpers.command_line import agnosticfl
+from tests.helpers.command_line import called
 from tests.helpers.deploy_page import (
     DOCS,
     block,
@@ -73,7 +73,7 @@ def test_systemd_takes_the_unit(tmp_path: Path):
 
 
 def test_init_writes_an_app_that_flower_takes(tmp_path: Path):
-    done = agnosticfl("deploy", "init", tmp_path / "app", "toy", "--clients", "3", "--rounds", "7")
+    done = called("deploy", "init", tmp_path / "app", "toy", "--clients", "3", "--rounds", "7")
     assert done.returncode == 0, done.stderr
     task = read_task(tmp_path / "app" / "federation")
     assert (task.config.rounds, task.config.clients_per_round, len(task.domains)) == (7, 3, 5)
@@ -88,7 +88,7 @@ def test_init_writes_an_app_that_flower_takes(tmp_path: Path):
     )
     assert built.returncode == 0, built.stdout + built.stderr
     assert list(tmp_path.glob("*.fab"))
-    again = agnosticfl("deploy", "init", tmp_path / "app", "toy", "--clients", "3")
+    again = called("deploy", "init", tmp_path / "app", "toy", "--clients", "3")
     assert again.returncode == 2
     assert "exists and is not empty" in again.stderr
 
@@ -100,7 +100,7 @@ def test_what_the_commands_write_is_private(tmp_path: Path):
         ("keys", "client", tmp_path / "ann.key", "--domains", "a", "--contact", "x"),
         ("keys", "keeper", tmp_path / "keeper.sign"),
     ):
-        done = agnosticfl("deploy", *words)
+        done = called("deploy", *words)
         assert done.returncode == 0, done.stderr
     modes = {path: path.stat().st_mode & 0o077 for path in tmp_path.rglob("*")}
     assert len(modes) > 10
@@ -147,7 +147,7 @@ def test_bad_input_is_one_line_and_status_2(
     tmp_path: Path, words: Any, message: str, monkeypatch: Any
 ):
     monkeypatch.chdir(tmp_path)
-    done = agnosticfl("deploy", *words)
+    done = called("deploy", *words)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert message in done.stderr
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.command_line import agnosticfl, start
+from tests.helpers.command_line import agnosticfl, called, start
 
 RATE = "client_optimizer.learning_rate"
 SMALL = (
@@ -43,7 +43,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
 ):
     monkeypatch.chdir(tmp_path)
-    done = agnosticfl("tune", *words)
+    done = called("tune", *words)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.startswith("error: ")

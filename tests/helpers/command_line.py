@@ -1,12 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program as a process of its own."""
+"""The program as a process of its own, and within another one.
 
+A new process takes seconds before it does anything. So tests start one where it is the process that
+matters, its signals, its death or what it imports, and call the program everywhere else.
+"""
+
+import contextlib
+import io
+import json
+import os
 import subprocess
 import sys
 import time
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from unittest import mock
 
-from agnosticfl.runs.records import read_records
+from agnosticfl.cli import main
+
+ROOT = Path(__file__).parents[2]
 
 
 def command(*words: str | Path) -> list[str]:
@@ -19,6 +32,65 @@ def agnosticfl(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*words), capture_output=True, text=True, timeout=300, check=False)
 
 
+def called(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """What `agnosticfl …` does, without a new Python: for tests of what it says and writes."""
+    line = ["agnosticfl", *map(str, words)]
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    mask = os.umask(0o022)  # which a command may change
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.object(sys, "argv", line),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("default")  # a user's warnings are no errors
+        try:
+            main()
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        finally:
+            os.umask(mask)
+    return subprocess.CompletedProcess(line, status, out.getvalue(), err.getvalue())
+
+
+def printed_by(code: str, cwd: Path) -> str:
+    """What Python code prints that is run in a folder, without a new Python."""
+    out = io.StringIO()
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(out), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(code, {"__name__": "__main__"})
+    return out.getvalue()
+
+
+# Calls some commands one after another, and prints what each of them came to.
+SEVERAL = """
+import json, sys
+from tests.helpers.command_line import called
+done = [called(*words) for words in json.loads(sys.argv[1])]
+print(json.dumps([(each.args, each.returncode, each.stdout, each.stderr) for each in done]))
+"""
+
+
+def process(
+    line: Sequence[str], cwd: Path, path: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a process to its end; it finds modules in the folder `path` first."""
+    places = [str(path or ""), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    return subprocess.run(
+        line, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def several(
+    *lines: Sequence[str], cwd: Path, path: Path | None = None
+) -> list[subprocess.CompletedProcess[str]]:
+    """Calls commands in one other process, which may import what this one must not."""
+    done = process([sys.executable, "-c", SEVERAL, json.dumps(lines)], cwd, path)
+    assert done.returncode == 0, done.stderr
+    return [subprocess.CompletedProcess(*each) for each in json.loads(done.stdout)]
+
+
 def start(*words: str | Path) -> subprocess.Popen[str]:
     """Starts `agnosticfl …`."""
     return subprocess.Popen(
@@ -29,7 +101,8 @@ def start(*words: str | Path) -> subprocess.Popen[str]:
 def wait_for_round(process: subprocess.Popen[str], folder: Path, t: int) -> None:
     """Waits until the run in `folder` has written down round t."""
     deadline = time.monotonic() + 120
-    while not (folder / "metrics.jsonl").exists() or len(read_records(folder)) < t:
+    records = folder / "metrics.jsonl"
+    while not records.exists() or records.read_bytes().count(b"\n") < t:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
-        time.sleep(0.002)
+        time.sleep(0.005)

@@ -42,12 +42,24 @@ def federated(
 
 
 def random_federated(
-    seed: int, clients: int = 6, num_domains: int = 3, largest: int = 11
+    seed: int,
+    clients: int = 6,
+    num_domains: int = 3,
+    largest: int = 11,
+    examples: int | None = None,
 ) -> FederatedData:
-    """Clients of 0 to `largest` examples; both kinds of partition occur."""
+    """Clients of 0 to `largest` examples; both kinds of partition occur.
+
+    Args:
+      examples: of all clients together, so that data of other seeds need no other program.
+    """
     rng = np.random.default_rng(seed)
     sizes = rng.integers(0, largest + 1, size=clients)
     sizes[0] = largest
+    while examples is not None and sizes.sum() != examples:
+        missing = np.sign(examples - sizes.sum())
+        free = np.flatnonzero(sizes[1:] < largest if missing > 0 else sizes[1:] > 0)
+        sizes[1 + rng.choice(free)] += missing
     x = [rng.normal(size=n).tolist() for n in sizes]
     domain = [
         (rng.integers(num_domains, size=n) if rng.random() < 0.5 else np.full(n, k % num_domains))

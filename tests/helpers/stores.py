@@ -82,6 +82,7 @@ def trained(folder: Path, kind: str, model: dict[str, Any], metric: str, **setti
         "client_optimizer": {"name": "sgd", "learning_rate": 0.3},
         "evaluation_every": 2,
         "metric": metric,
+        "engine": "steps",  # which is the first to be compiled
         **settings,
     }
     out = folder / "runs" / model["name"].replace(":", ".")

@@ -24,6 +24,8 @@ TWO_CLIENTS = federated(
     [[1, 2, 4, 3, 6, 1], [8, 10, 5]], [[1, 0, 0, 0, 2, 2], [1, 3, 1]], num_domains=4
 )
 
+EXAMPLES = 33  # of all clients of a random federation together
+
 
 def two_client_algorithm(engine: str = "padded", **changes: Any) -> Algorithm:
     options: dict[str, Any] = {
@@ -60,7 +62,7 @@ def test_one_round_by_hand(engine: str):
 
 @given(st.integers(0, 1000))
 def test_permuting_clients_changes_nothing(seed: int):
-    data = random_federated(seed)
+    data = random_federated(seed, examples=EXAMPLES)
     order = np.random.default_rng(seed).permutation(data.num_clients)
     other = _permute_clients(data, order)
     # The order of a client's examples is drawn by its number, so take full batches.
@@ -70,7 +72,7 @@ def test_permuting_clients_changes_nothing(seed: int):
 
 @given(st.integers(0, 1000))
 def test_permuting_domains_permutes_results(seed: int):
-    data = random_federated(seed)
+    data = random_federated(seed, examples=EXAMPLES)
     order = np.random.default_rng(seed).permutation(data.num_domains)
     other = data._replace(domain=np.argsort(order)[data.domain].astype(np.int32))
     weights = np.array([0.5, 0.2, 0.3])
@@ -81,10 +83,10 @@ def test_permuting_domains_permutes_results(seed: int):
     _close(np.asarray(a.window.counts)[:, order], b.window.counts)
 
 
-@given(st.integers(0, 1000), st.integers(1, 12))
+@given(st.integers(0, 1000), st.sampled_from([1, 2, 5, 11, 12]))
 def test_batches_of_a_linear_loss_change_nothing(seed: int, batch_size: int):
     """The gradient does not depend on w, so neither order nor size of batches matters."""
-    data = random_federated(seed)
+    data = random_federated(seed, examples=EXAMPLES)
     a = _one_round(data, model=linear(), batch_size=batch_size)
     b = _one_round(data, model=linear(), batch_size=100)
     jax.tree.map(_close, a, b)
@@ -93,7 +95,7 @@ def test_batches_of_a_linear_loss_change_nothing(seed: int, batch_size: int):
 @given(st.integers(0, 1000), st.floats(1e-6, 1e6))
 def test_scaling_alpha_changes_nothing(seed: int, factor: float):
     """α's scale cancels: in the client's loss by β^k, in the average by Σ_k β^k."""
-    data = random_federated(seed)
+    data = random_federated(seed, examples=EXAMPLES)
     a = _one_round(data, init_domain_count=[1, 2, 3])
     b = _one_round(data, init_domain_count=[factor, 2 * factor, 3 * factor])
     _close(a.params["w"], b.params["w"], rtol=1e-4)
@@ -102,7 +104,7 @@ def test_scaling_alpha_changes_nothing(seed: int, factor: float):
 
 @given(st.integers(0, 1000))
 def test_one_domain_with_full_batches_is_exactly_fedavg(seed: int):
-    data = random_federated(seed, num_domains=1)
+    data = random_federated(seed, num_domains=1, examples=EXAMPLES)
     options: dict[str, Any] = {"clients_per_round": 6, "batch_size": 11, "epochs": 2}
     algorithm = agnostic_fedavg(quadratic(), data, client_optimizer=optax.sgd(0.1), **options)
     w = 1.0
@@ -123,7 +125,7 @@ def _fedavg_by_hand(w: float, data: FederatedData, rate: float, epochs: int) -> 
 
 
 @pytest.mark.nan_input
-@pytest.mark.parametrize("engine", ENGINES.names())
+@pytest.mark.parametrize("engine", [name for name in ENGINES.names() if name != "auto"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_input_makes_a_nan(fault: str, engine: str):
     data, changes, number = FAULTS[fault]

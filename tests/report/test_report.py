@@ -229,7 +229,9 @@ def test_without_held_out_looks_training_losses_tell_the_course():
     costs = tables(compare_runs(runs))[-1]
     assert "loss, on training clients" in costs.caption
     assert texts(costs)[0][1:] == ["2.00", "1", "3.00 B"]
-    assert texts(costs)[1][1:] == ["–", "–", "–"]  # it sees one domain alone
+    assert texts(costs)[1][1:] == ["–", "–", "–"]
+    (why,) = costs.notes
+    assert why == "Trained on one domain, and measured on no other meanwhile: FedAvg (b)."
 
 
 def test_training_losses_are_averaged_over_a_fiftieth_of_the_rounds():
@@ -333,11 +335,15 @@ def test_the_page_is_self_contained(tmp_path: Path):
     names = {"value", "curves", "bytes", "weights", "train", "counts"}
     assert page.tags.count("img") == len(names)
     assert all(address.startswith("data:") for address in page.addresses)
-    for picture in (a for a in page.addresses if a.startswith("data:image/svg")):
-        assert re.search(rb"<svg.*</svg>", base64.b64decode(picture.split(",")[1]), re.DOTALL)
+    pictures = [a.split(",")[1] for a in page.addresses if a.startswith("data:image/svg")]
+    shown = [base64.b64decode(picture) for picture in pictures]
+    assert all(re.search(rb"<svg.*</svg>", picture, re.DOTALL) for picture in shown)
+    assert set(shown) == {path.read_bytes() for path in (tmp_path / "plots").glob("*.svg")}
     files = {path.name for path in (tmp_path / "plots").iterdir()}
     assert files == {f"{name}.{form}" for name in names for form in ("png", "svg")}
-    assert "variance over clients" in (tmp_path / "table.md").read_text()
+    said = (tmp_path / "table.md").read_text()
+    assert "variance over clients" in said
+    assert "There are no looks at held-out clients." in said
     assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 2
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from agnosticfl.runs.config import FOUND, config_keys
 from agnosticfl.runs.explain import Row, key_lines, named_things, task_rows
 from agnosticfl.runs.resolve import NOT_OF_A_TASK
-from tests.helpers.command_line import agnosticfl
+from tests.helpers.command_line import called
 
 
 def rows(*arguments: object) -> dict[str, Row]:
@@ -64,10 +64,10 @@ def test_all_keys_and_all_that_they_can_name_are_listed():
 
 
 def test_the_command_shows_a_task_or_all_keys():
-    done = agnosticfl("show", "toy", "--algorithm", "fedavg", "--set", "rounds=3")
+    done = called("show", "toy", "--algorithm", "fedavg", "--set", "rounds=3")
     assert done.returncode == 0, done.stderr
     assert "= 3  (--set)" in done.stdout
     assert "= proportional  (algorithm fedavg)" in done.stdout
-    assert agnosticfl("show", "--keys").returncode == 0
-    done = agnosticfl("show")
+    assert called("show", "--keys").returncode == 0
+    done = called("show")
     assert (done.returncode, done.stderr) == (2, "error: give a TASK to explain, or --keys\n")

@@ -14,7 +14,7 @@ from agnosticfl.registry import METHODS, MODELS, SAMPLERS, SOURCES, WEIGHT_RULES
 from agnosticfl.runs.config import Config, as_table, config_keys, from_table
 from agnosticfl.runs.optimizers import build_optimizer, optimizer_names
 from agnosticfl.runs.resolve import find_method, resolve
-from tests.helpers.command_line import agnosticfl
+from tests.helpers.command_line import called
 
 BAD = {
     "client_optimizer.learning_rate=fast": "'fast'; it must be a number above 0",
@@ -80,7 +80,7 @@ def test_what_is_no_task_is_one_line_and_status_2(tmp_path: Path):
         "binary": "is not a text in UTF-8",
         "broken": "is not valid TOML",
     }.items():
-        done = agnosticfl("run", tmp_path / f"{name}.toml")
+        done = called("run", tmp_path / f"{name}.toml")
         assert done.returncode == 2
         assert problem in done.stderr
         assert len(done.stderr.splitlines()) == 1
@@ -89,7 +89,7 @@ def test_what_is_no_task_is_one_line_and_status_2(tmp_path: Path):
 def test_a_bad_value_on_the_command_line_has_status_2_and_leaves_no_folder(tmp_path: Path):
     out = tmp_path / "run"
     for words in (("--set", "client_optimizer.learning_rate=fast"), ("--dp", "delta=1e-6")):
-        done = agnosticfl("run", "toy", "--out", out, *words)
+        done = called("run", "toy", "--out", out, *words)
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1
         assert not out.exists()

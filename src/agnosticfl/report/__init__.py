@@ -42,11 +42,10 @@ def write_report(
     if per_client is not None:
         check_name(per_client)
     comparison = with_intervals(compare_runs(load_runs(folders, which)))
-    main, figures = tables(comparison), list(draw_plots(comparison))
+    main, plots = tables(comparison), list(draw_plots(comparison))
     details = [part(comparison) for part in (losses, counts, ledger, times)]
     out.mkdir(parents=True, exist_ok=True)
-    for figure in figures:
-        save(figure, out / "plots")
+    figures = [save(plot, out / "plots") for plot in plots]
     parts = [*map(markdown, main), *(f"{line}\n" for line in help_lines(comparison))]
     write_whole(out / "table.md", "\n".join([*parts, *map(markdown, details)]))
     write_whole(out / "table.tex", "\n".join(map(latex, tables(comparison, short=True))))

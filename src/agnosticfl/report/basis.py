@@ -63,6 +63,12 @@ def notes(comparison: Comparison, metric: str) -> list[str]:
     return [line for wanted, line in lines if wanted]
 
 
+def of_one_domain(comparison: Comparison) -> list[str]:
+    """Whose training says nothing of most domains."""
+    alone = ", ".join(row.title for row in comparison.rows if row.target is not None)
+    return [f"Trained on one domain, and measured on no other meanwhile: {alone}."] if alone else []
+
+
 def _listed(domains: Iterable[str]) -> str:
     return ", ".join(map(repr, domains))
 

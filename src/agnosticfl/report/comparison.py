@@ -42,7 +42,7 @@ class Row(NamedTuple):
     runs: list[Run]
     cells: dict[str, dict[str, Cell]]  # metric -> domain -> cell, for domains with a value
     worst: dict[str, Cell]  # metric -> mean over runs of each one's own worst domain
-    difference: dict[str, Cell]  # metric -> the same of its best domain minus its worst
+    difference: dict[str, Cell]  # metric -> the same of its best domain's distance from its worst
     worst_domains: dict[str, list[str]]  # metric -> each run's worst domain
     overall: dict[str, Cell]  # metric -> cell over all test examples
     clients: dict[str, dict[str, Cell]]  # metric -> "variance", "worst_tenth" -> cell; if asked for

@@ -3,6 +3,7 @@
 
 import numpy as np
 
+from agnosticfl.report.basis import of_one_domain
 from agnosticfl.report.comparison import Cell, Comparison, Row, cell, model_text, seeds_text
 from agnosticfl.report.grid import DASH, Entry, Grid, grid, in_bytes, number, places
 from agnosticfl.report.runs import Run
@@ -34,6 +35,11 @@ def losses(comparison: Comparison) -> Grid:
         f" mean of the last {100 * LAST:.0f} % of the rounds{seeds_text(comparison)}",
         ("algorithm, domain", "training", "held-out", "test", "test examples"),
         rows,
+        [
+            *of_one_domain(comparison),
+            *["There are no looks at held-out clients."]
+            * all(c[1] is None for c in cells.values()),
+        ],
     )
 
 
@@ -51,6 +57,7 @@ def counts(comparison: Comparison) -> Grid:
         f"{comparison.task}: examples of each domain, in the data and in a round (mean)",
         ("where", *comparison.domains),
         rows,
+        of_one_domain(comparison),
     )
 
 

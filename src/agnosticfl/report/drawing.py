@@ -67,6 +67,13 @@ class Plot(NamedTuple):
     figure: Figure
 
 
+class Saved(NamedTuple):
+    """A plot whose files are written, and its SVG once more, since to draw takes time."""
+
+    plot: Plot
+    svg: bytes
+
+
 class Line(NamedTuple):
     """One quantity in the course of the training."""
 
@@ -97,15 +104,17 @@ class Panel(NamedTuple):
     band: Band | None = None
 
 
-def save(plot: Plot, folder: Path) -> None:
+def save(plot: Plot, folder: Path) -> Saved:
     """As PNG, on white, and as SVG."""
     folder.mkdir(parents=True, exist_ok=True)
     with _any_letters():
         plot.figure.savefig(folder / f"{plot.name}.png", dpi=150, facecolor="white")
-    (folder / f"{plot.name}.svg").write_bytes(svg(plot))
+    saved = Saved(plot, _svg(plot))
+    (folder / f"{plot.name}.svg").write_bytes(saved.svg)
+    return saved
 
 
-def svg(plot: Plot) -> bytes:
+def _svg(plot: Plot) -> bytes:
     buffer = io.BytesIO()
     with _any_letters(), mpl.rc_context(STYLE):
         plot.figure.savefig(buffer, format="svg", metadata={"Date": None})

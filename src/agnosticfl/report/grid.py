@@ -53,9 +53,14 @@ class Grid(NamedTuple):
     notes: Sequence[str] = ()  # what must be said below
 
 
-def grid(caption: str, names: Iterable[str], rows: Iterable[Sequence[Entry]]) -> Grid:
+def grid(
+    caption: str,
+    names: Iterable[str],
+    rows: Iterable[Sequence[Entry]],
+    notes: Sequence[str] = (),
+) -> Grid:
     """A table whose header is plain."""
-    return Grid(caption, [Entry(name) for name in names], [list(row) for row in rows])
+    return Grid(caption, [Entry(n) for n in names], [list(row) for row in rows], notes=notes)
 
 
 def markdown(grid: Grid) -> str:

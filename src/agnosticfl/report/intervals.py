@@ -204,7 +204,8 @@ def _from_sums(
     ]
 
     def draw(weights: list[np.ndarray]) -> Draws:
-        sums = np.stack([w @ table for w, table in zip(weights, tables, strict=True)])
+        with np.errstate(invalid="ignore"):  # a sum may be infinite, and is not drawn: 0 · ∞
+            sums = np.stack([w @ table for w, table in zip(weights, tables, strict=True)])
         totals = np.moveaxis(sums.reshape(*sums.shape[:2], len(measured), 2), 1, -1)
         return Draws(_quotient(how, totals), _quotient(how, totals.sum(axis=0)))
 

@@ -9,7 +9,7 @@ from importlib import resources
 from string import Template
 
 from agnosticfl.report.comparison import Comparison
-from agnosticfl.report.drawing import Plot, svg
+from agnosticfl.report.drawing import Saved
 from agnosticfl.report.grid import Entry, Grid, grid
 from agnosticfl.report.table import help_lines
 from agnosticfl.runs.config import flat
@@ -19,7 +19,7 @@ LOSSES, COUNTS = ("train", "heldout"), ("counts",)
 
 
 def make_page(
-    comparison: Comparison, main: Iterable[Grid], details: Sequence[Grid], plots: Sequence[Plot]
+    comparison: Comparison, main: Iterable[Grid], details: Sequence[Grid], figures: Sequence[Saved]
 ) -> str:
     """The whole page; `details` are the tables of losses, counts, bytes and time."""
     template = (resources.files("agnosticfl") / "report" / "page.html").read_text(encoding="utf-8")
@@ -32,9 +32,9 @@ def make_page(
         tables="\n".join(map(_table, main)),
         reading="\n".join(f"<li>{escape(line)}</li>" for line in help_lines(comparison)),
         lines=escape(_lines(comparison)),
-        figures=_figures(plot for plot in plots if plot.name not in own),
-        losses=_figures(plot for plot in plots if plot.name in LOSSES) + losses,
-        counts=_figures(plot for plot in plots if plot.name in COUNTS) + counts,
+        figures=_figures(each for each in figures if each.plot.name not in own),
+        losses=_figures(each for each in figures if each.plot.name in LOSSES) + losses,
+        counts=_figures(each for each in figures if each.plot.name in COUNTS) + counts,
         ledger=ledger,
         differing=_table(differing) if differing.rows else "",
         shared=_table(shared),
@@ -101,12 +101,12 @@ def _text(entry: Entry) -> str:
     return f"<b>{escape(entry.text)}</b>" if entry.bold else escape(entry.text)
 
 
-def _figures(plots: Iterable[Plot]) -> str:
-    return '<div class="figures">' + "\n".join(map(_figure, plots)) + "</div>\n"
+def _figures(figures: Iterable[Saved]) -> str:
+    return '<div class="figures">' + "\n".join(map(_figure, figures)) + "</div>\n"
 
 
-def _figure(plot: Plot) -> str:
-    data = base64.b64encode(svg(plot)).decode()
+def _figure(figure: Saved) -> str:
+    plot, data = figure.plot, base64.b64encode(figure.svg).decode()
     width, height = (round(96 * inches) for inches in plot.figure.get_size_inches())
     caption = escape(plot.caption)
     return (

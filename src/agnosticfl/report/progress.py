@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agnosticfl.report.basis import of_one_domain
 from agnosticfl.report.comparison import Comparison, cell, seeds_text
 from agnosticfl.report.grid import DASH, Entry, Grid, byte_unit, grid, number, places
 from agnosticfl.report.runs import Run, known_mean
@@ -103,7 +104,8 @@ def costs(comparison: Comparison) -> list[Grid]:
         f"{seeds_text(comparison)}"
     )
     names = ("algorithm", f"{course.metric} at the end", "rounds to FedAvg's", "bytes to FedAvg's")
-    return [grid(caption, names, rows)]
+    missing = len(course.curves) < len(comparison.rows)
+    return [grid(caption, names, rows, of_one_domain(comparison) if missing else ())]
 
 
 def _behind(comparison: Comparison) -> str:

@@ -36,8 +36,8 @@ def results(comparison: Comparison, short: bool = False) -> list[Grid]:
 def help_lines(comparison: Comparison) -> list[str]:
     """How the tables are to be read."""
     lines = [
-        "Worst is the mean over runs of each run's own worst domain, difference that of its best"
-        " domain minus its worst.",
+        "Worst is the mean over runs of each run's own worst domain, difference that of how far its"
+        " best domain is from its worst.",
         "Bold is the best of a column; where target-only training is best, so is the best of the"
         " algorithms that train on all domains. A domain's name is bold if it is the target, or"
         " else the one that FedAvg (uniform) serves worst.",

@@ -86,7 +86,7 @@ def _as_good(how: Reading, look: Look, best: Look) -> bool:
 
 def write_params(path: Path, params: Params, about: Mapping[str, Any]) -> None:
     """Writes parameters by name, with a checksum; whole or not at all."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in tree.named(params).items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in tree.named(params).items()}
     texts = {name: str(value) for name, value in about.items()}
     # One text, because the order of several would be another one every time.
     told = json.dumps({**texts, "sha256": _digest(arrays, texts)})
