@@ -90,6 +90,56 @@ def test_projected_gradient_can_hold_an_absent_domain():
     np.testing.assert_allclose(moved, [0.3 + 2 / 15, 0.2 - 1 / 15, 0.5 - 1 / 15], rtol=1e-6)
 
 
+def test_presence_makes_up_for_the_rounds_that_a_domain_missed():
+    both, first = stats([1.0, 2.0], [5, 5]), stats([1.0, 0.0], [5, 0])
+    rule = projected_gradient(0.1, "presence")
+    # Round 1 has both, so nothing is scaled: (0.6, 0.7), and θ = 0.15 brings the sum back to 1.
+    np.testing.assert_allclose(weights_after(rule, [0.5, 0.5], both), [0.45, 0.55], rtol=1e-6)
+    # Round 2 lacks domain 1: (0.55, 0.55), θ = 0.05. Round 3 has it, 2 of 3 times: its loss counts
+    # 2 · 3/2, so (0.6, 0.8), θ = 0.2.
+    np.testing.assert_allclose(weights_after(rule, [0.5, 0.5], both, first), [0.5] * 2, rtol=1e-6)
+    np.testing.assert_allclose(
+        weights_after(rule, [0.5, 0.5], both, first, both), [0.4, 0.6], rtol=1e-6
+    )
+    # The same for exp: log λ moves by 0.1 (1 + 1 + 1, 2 + 0 + 3).
+    raised = np.exp([0.3, 0.5])
+    np.testing.assert_allclose(
+        weights_after(exponentiated_gradient(0.1, "presence"), [0.5] * 2, both, first, both),
+        raised / raised.sum(),
+        rtol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("make", [exponentiated_gradient, projected_gradient])
+def test_a_worse_domain_that_half_of_the_rounds_have_wins_by_presence_only(make: Any):
+    """Losses 1 and 1.25, the second in every other round: as a 0 in between it is 0.625."""
+    rounds = [stats([1.0, 1.25], [5, 5]), stats([1.0, 0.0], [5, 0])] * 40
+    assert weights_after(make(0.1), [0.5, 0.5], *rounds)[1] < 0.2
+    assert weights_after(make(0.1, "presence"), [0.5, 0.5], *rounds)[1] > 0.7
+
+
+@pytest.mark.nan_input
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_the_largest_loss_and_a_presence_make_no_nan(rate: float):
+    rounds = [stats([1.0, 0.0], [5, 0]), stats([1.0, 3e38], [5, 5])]
+    after = weights_after(projected_gradient(rate, "presence"), [0.5, 0.5], *rounds)
+    assert np.all(np.isfinite(after))
+
+
+def test_which_rules_let_an_absent_domain_sink():
+    def sinks(name: str, **options: Any) -> bool:
+        return from_table({"name": name, **options}).sinks_absent
+
+    for name in ("exponentiated_gradient", "projected_gradient"):
+        assert sinks(name, learning_rate=0.1)
+        assert sinks(name, learning_rate=0.1, before=["normalised"], after=["averaged"])
+        assert not sinks(name, learning_rate=0.1, before=["averaged_loss"])  # it has its last loss
+        for absent in ("presence", "hold"):
+            assert not sinks(name, learning_rate=0.1, absent=absent)
+    assert not sinks("tilted", temperature=1.0)  # responses remember the loss
+    assert not sinks("proportional")
+
+
 def test_tilted_by_hand():
     # p exp(L / τ) = (0.25 · 3, 0.75 · 1)
     rule = tilted(0.5)

@@ -4,15 +4,18 @@
 from agnosticfl.methods.afa import agnostic_rounds
 from agnosticfl.methods.base import Algorithm, Parts, method
 
+# AFL's rule for λ, with its estimator of the loss of a domain that not every round has.
+PROJECTED = {"name": "projected_gradient", "learning_rate": 0.01, "absent": "presence"}
+
 
 @method(
     "afl",
     title="AFL",
     paper="Mohri et al. 2019",
     settings={
-        "normalisation": "batch",
+        "normalisation": "unbiased",
         "local_steps": 1,
-        "weight_rule": {"name": "projected_gradient", "learning_rate": 0.01},
+        "weight_rule": PROJECTED,
     },
     like="fedavg",
     deployable=True,

@@ -14,7 +14,7 @@ import optax
 from agnosticfl import weights
 from agnosticfl.core.channel import Channel, ChannelBuilder, plain
 from agnosticfl.core.cohorts import SamplerBuilder, uniform_cohorts
-from agnosticfl.core.contribution import contribution_shapes
+from agnosticfl.core.contribution import contribution_shapes, report_shapes
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.ledger import Bytes
 from agnosticfl.core.model import Model
@@ -65,7 +65,7 @@ class Parts:
         AFA.
       window_size: r, the number of rounds over which the domain counts are averaged for α.
       epochs: E.
-      normalisation: of the local loss, `"client"` (the paper's) or `"batch"`; see
+      normalisation: of the local loss, `"client"` (the paper's), `"unbiased"` or `"batch"`; see
         `core.algorithm1.local_loss`.
       init_domain_weights: λ_0; default uniform.
       init_domain_count: N_0; default ones.
@@ -74,6 +74,7 @@ class Parts:
       engine: how the sum over clients is computed; default `engines.auto_engine`.
       channel: what happens to a contribution on its way into the sum; default nothing at all.
       heldout: clients who do not train. If given, λ follows their losses; see `methods.heldout`.
+      report_channel: the same for a report of theirs, if those who train have a channel.
       precision: of the factors of matrix products, `"float32"`, `"tf32"` or `"bf16"`; see
         `core.precision`.
       local_steps: the most local steps that a client takes; default all of its E epochs.
@@ -97,6 +98,7 @@ class Parts:
     engine: EngineBuilder | None = None
     channel: ChannelBuilder | None = None
     heldout: FederatedData | None = None
+    report_channel: ChannelBuilder | None = None
     precision: str = "float32"
     local_steps: int | None = None
 
@@ -118,6 +120,11 @@ class Parts:
         """The channel, for the shapes of this model's contributions."""
         shapes = contribution_shapes(self.model, self.data.num_domains)
         return (self.channel or plain)(shapes)
+
+    @functools.cached_property
+    def report_way(self) -> Channel:
+        """The channel of held-out clients, for the shapes of their reports."""
+        return (self.report_channel or plain)(report_shapes(self.data.num_domains))
 
     @functools.cached_property
     def work(self) -> ClientWork:
@@ -155,7 +162,12 @@ class Parts:
             self.init_domain_weights,
             self.init_domain_count,
             self.way.init(),
-        )
+        )._replace(report_state=self.report_way.init() if self.report_channel else None)
+
+
+def reports_per_round(clients_per_round: int, heldout: FederatedData) -> int:
+    """How many held-out clients report in a round: as many as train, all if there are fewer."""
+    return min(clients_per_round, heldout.num_clients)
 
 
 class Method(NamedTuple):

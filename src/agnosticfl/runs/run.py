@@ -34,7 +34,7 @@ from agnosticfl.runs.folder import found_before, locked, open_folder, saying_ful
 from agnosticfl.runs.playing import numbers, played, small_params
 from agnosticfl.runs.predictions import write_predictions
 from agnosticfl.runs.records import Record, RecordBook, read_records, scalars
-from agnosticfl.runs.summary import as_summary, divergence, measured, summarise
+from agnosticfl.runs.summary import absence, as_summary, divergence, measured, summarise
 from agnosticfl.runs.trackers import tracker
 
 # (t, w_t) -> what held-out clients say of the model, if they are looked at in this round
@@ -134,8 +134,9 @@ def _played_to_the_end(
             again = "start all processes again with --resume to go on"
             raise processes.Lost(f"{lost} after round {int(state.round)}; {again}") from lost
         summary = processes.from_first(lambda: _ended(built, out, state))
-        if summary["diverged"] is not None:
-            say(f"warning: {summary['diverged']}")
+        for line in (summary["diverged"], summary["often_absent"]):
+            if line is not None:
+                say(f"warning: {line}")
         for sink in sinks:
             sink(config.rounds, scalars({built.judged_by: summary[built.judged_by]}, domains))
     if first:
@@ -159,7 +160,11 @@ def _ended(built: Built, out: Path, state: ServerState) -> dict[str, Any]:
         summary["best"] = {**look._asdict(), **as_summary(results)}
     if built.privacy is not None:
         summary["privacy"] = dp.statement(built.privacy, state, built.config.rounds)
-    return {**summary, "diverged": divergence(summary, records, built.judged_by)}
+    return {
+        **summary,
+        "diverged": divergence(summary, records, built.judged_by),
+        "often_absent": absence(built.config, records, built.data.train.domains),
+    }
 
 
 def _restored(out: Path, state: ServerState, say: Callable[[str], Any]) -> ServerState:

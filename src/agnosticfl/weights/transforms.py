@@ -72,7 +72,7 @@ def averaged_loss(decay: Annotated[float, Meta(ge=0, lt=1)] = 0.9) -> LossTransf
     Small cohorts make noisy losses; and a domain that is absent has its average here, not 0.
 
     Args:
-      decay: from 0 (the last loss) to below 1.
+      decay: from 0 (the last loss, as it was) to below 1.
     """
     check(0 <= decay < 1, f"decay is {decay}; it must be at least 0 and below 1")
 
@@ -83,7 +83,7 @@ def averaged_loss(decay: Annotated[float, Meta(ge=0, lt=1)] = 0.9) -> LossTransf
         mean = Seen(jnp.where(present, loss, mean.loss), mean.ever | present)
         return stats._replace(mean_loss=mean.loss), mean
 
-    return LossTransform(_nothing_seen, update)
+    return LossTransform(_nothing_seen, update, fills_absent=True)
 
 
 @LOSS_TRANSFORMS.add("adjusted")
