@@ -97,7 +97,11 @@ def step_model(
         step_taken=taken,
         channel_report={},
     )
-    after = state._replace(params=params, opt_state=opt_state, window=window, round=state.round + 1)
+    t = state.round + 1
+    mean = mean_params(state.mean_params, params, t)  # w̄_t
+    after = state._replace(
+        params=params, opt_state=opt_state, window=window, round=t, mean_params=mean
+    )
     return after, info
 
 
@@ -134,6 +138,14 @@ def push(window: Window, count: Array) -> Window:
     counts = jnp.concatenate([window.counts[1:], count[None]])
     mean = jnp.mean(counts, axis=0)
     return Window(counts, jnp.where(mean > 0, mean, window.mean))
+
+
+def mean_params(before: Params | None, params: Params, t: Array) -> Params | None:
+    """w̄_t = w̄_{t-1} + (w_t − w̄_{t-1}) / t, where it is kept."""
+    if before is None:
+        return None
+    share = 1 / t.astype(jnp.float32)
+    return tree.add(before, tree.scale(share, tree.subtract(params, before)))
 
 
 def server_step(

@@ -37,6 +37,7 @@ class ServerState(NamedTuple):
     channel_state: ChannelState = ()  # sent down with w and α
     client_rate: Array | None = None  # γ_w where it is data, so that a search compiles once
     report_state: ChannelState | None = None  # of the channel of those who only report, if any
+    mean_params: Params | None = None  # (w_1 + … + w_t) / t, where it is kept
 
 
 class RoundInfo(NamedTuple):

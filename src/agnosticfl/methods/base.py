@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, ParamSpec, overload
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from agnosticfl import weights
@@ -78,6 +79,7 @@ class Parts:
       precision: of the factors of matrix products, `"float32"`, `"tf32"` or `"bf16"`; see
         `core.precision`.
       local_steps: the most local steps that a client takes; default all of its E epochs.
+      mean_model: whether the state carries the mean of all models, too.
     """
 
     model: Model
@@ -101,6 +103,7 @@ class Parts:
     report_channel: ChannelBuilder | None = None
     precision: str = "float32"
     local_steps: int | None = None
+    mean_model: bool = False
 
     def __post_init__(self) -> None:
         check(self.seed >= 0, f"seed is {self.seed}; it must be a whole number ≥ 0")
@@ -153,8 +156,9 @@ class Parts:
 
     def init(self) -> ServerState:
         """The state before round 1."""
-        return init_state(
-            jax.jit(self.model.init)(jax.random.key(self.seed)),
+        params = jax.jit(self.model.init)(jax.random.key(self.seed))
+        state = init_state(
+            params,
             self.server_steps,
             self.rule,
             self.data.num_domains,
@@ -162,7 +166,11 @@ class Parts:
             self.init_domain_weights,
             self.init_domain_count,
             self.way.init(),
-        )._replace(report_state=self.report_way.init() if self.report_channel else None)
+        )
+        return state._replace(
+            report_state=self.report_way.init() if self.report_channel else None,
+            mean_params=jax.tree.map(jnp.zeros_like, params) if self.mean_model else None,
+        )
 
 
 def reports_per_round(clients_per_round: int, heldout: FederatedData) -> int:
@@ -180,7 +188,8 @@ class Method(NamedTuple):
     settings: Mapping[str, Any]  # what makes it this method; stronger than the task's own
     like: str | None  # whose [algorithms.NAME] in a task, its rates, holds for this one too
     parameter: tuple[str, str] | None  # symbol and dotted key of what its title tells
-    deployable: bool  # whether a round is one sum over whoever takes part
+    deployable: bool  # whether a round is one sum over whoever takes part, of the usual clients
+    secure: bool  # whether it needs nothing of a client but sums, which can be masked and noised
     is_reference: bool  # whether others are measured against it, and it finds the target
     # (state, c) -> bytes of a round by the paper's formula, where the paper has one
     paper_bytes: Callable[[ServerState, int], int] | None
@@ -241,6 +250,7 @@ def method(
     like: str | None = None,
     parameter: tuple[str, str] | None = None,
     deployable: bool = False,
+    secure: bool = True,
     is_reference: bool = False,
     paper_bytes: Callable[[ServerState, int], int] | None = None,
 ):  # what comes back has the keywords of `Parts`, which only a checker can write down
@@ -254,6 +264,7 @@ def method(
         like=like,
         parameter=parameter,
         deployable=deployable,
+        secure=secure,
         is_reference=is_reference,
         paper_bytes=paper_bytes,
     )

@@ -58,6 +58,7 @@ class Walk(NamedTuple):
         "weight_rule": PROJECTED,
     },
     like="fedavg",
+    secure=False,
 )
 def drfa(parts: Parts) -> Algorithm:
     """DRFA: training with a snapshot by the clients of C_t, then losses at it by another draw.

@@ -98,6 +98,7 @@ def assemble(
         channel=build_channel(config, privacy),
         report_channel=None if heldout is None else build_report_channel(config, heldout, privacy),
         precision=config.precision,
+        mean_model=config.mean_model,
     )
     entry = find_method(config.algorithm)
     known = {k: v for k, v in given_options(config).items() if k in entry.options}

@@ -125,6 +125,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     compress: Annotated[
         Table | None, Meta(description="smaller uploads: bits = 8 or 4, or top_k, a share")
     ] = None
+    mean_model: Annotated[
+        bool,
+        Meta(
+            description="keep and measure the mean of the models of all rounds, too: AFL's"
+            " guarantee is about it"
+        ),
+    ] = False
     metric: Annotated[str, Meta(description="by which the worst domain is told")] = "loss"
     evaluation_every: Annotated[
         int, Meta(description="rounds between two looks at held-out clients; 0 for none", ge=0)

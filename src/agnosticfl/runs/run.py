@@ -3,7 +3,7 @@
 
 config.json    the resolved configuration      metrics.jsonl  one line per round
 engine.json    what the engine chose           tensorboard/   the same, as events
-checkpoints/   the server state                models/        the last model, and the best one
+checkpoints/   the server state                models/        the last model, the best one, the mean
 predictions/   what they said, example by example
 about.json     what a model in use must know of its data
 summary.json   what came out; there only when the run is complete
@@ -152,6 +152,12 @@ def _ended(built: Built, out: Path, state: ServerState) -> dict[str, Any]:
     results = measured(built, last)
     write_predictions(out, "last", built, results)
     summary = summarise(built, state, records, results)
+    if state.mean_params is not None:
+        mean = here(state.mean_params)
+        kept.write_params(kept.file_of(out, "mean"), mean, {"round": int(state.round)})
+        results = measured(built, mean)
+        write_predictions(out, "mean", built, results)
+        summary["mean"] = {"round": int(state.round), **as_summary(results)}
     look = kept.best_look(out)
     if look is not None:
         best = kept.read_params(kept.file_of(out, "best")).arrays
