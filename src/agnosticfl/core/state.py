@@ -77,7 +77,7 @@ def init_state(
     check(num_domains >= 1, f"number of domains (p) is {num_domains}; it must be at least 1")
     check(window_size >= 1, f"window size (r) is {window_size}; it must be at least 1")
     uniform = np.full(num_domains, 1 / num_domains)
-    weights = check_domain_weights(
+    given = check_domain_weights(
         uniform if domain_weights is None else domain_weights, num_domains
     )
     count = np.ones(num_domains) if domain_count is None else np.asarray(domain_count, np.float64)
@@ -88,12 +88,12 @@ def init_state(
         f" they must be {num_domains} numbers above 0",
     )
     first = jnp.asarray(count, jnp.float32)
-    start = weight_rule.first(jnp.asarray(weights), first)
+    weights = weight_rule.first(jnp.asarray(given), first)  # λ_0, unless it follows the counts
     return ServerState(
         params=params,
         opt_state=server_optimizer.init(params),
-        domain_weights=start,
-        rule_state=weight_rule.init(start),
+        domain_weights=weights,
+        rule_state=weight_rule.init(weights),
         window=Window(jnp.tile(first, (window_size, 1)), first),
         round=jnp.zeros((), jnp.int32),
         channel_state=channel_state,
