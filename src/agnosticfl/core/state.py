@@ -77,9 +77,7 @@ def init_state(
     check(num_domains >= 1, f"number of domains (p) is {num_domains}; it must be at least 1")
     check(window_size >= 1, f"window size (r) is {window_size}; it must be at least 1")
     uniform = np.full(num_domains, 1 / num_domains)
-    given = check_domain_weights(
-        uniform if domain_weights is None else domain_weights, num_domains
-    )
+    given = check_domain_weights(uniform if domain_weights is None else domain_weights, num_domains)
     count = np.ones(num_domains) if domain_count is None else np.asarray(domain_count, np.float64)
     check(
         count.shape == (num_domains,)
