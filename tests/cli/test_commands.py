@@ -109,6 +109,18 @@ def test_the_best_model_and_the_values_of_single_clients_on_request(tmp_path: Pa
     assert json.loads((folder / "comparison.json").read_text())["which"] == "last"
 
 
+def test_references_writes_a_task_that_excess_risk_runs(tmp_path: Path):
+    done = agnosticfl("references", "toy", "--rounds", "2", "--out", tmp_path / "found")
+    assert done.returncode == 0, done.stderr
+    assert "centre -0.5: " in done.stdout
+    task = tmp_path / "found" / "toy.toml"
+    assert f"the task with them: {task}" in done.stdout
+    words = ("run", task, "--algorithm", "excess-risk", "--rounds", "2", "--set", "mean_model=true")
+    done = agnosticfl(*words, "--which", "mean", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "of the mean of the models of all rounds" in " ".join(done.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -146,6 +158,7 @@ def test_the_best_model_and_the_values_of_single_clients_on_request(tmp_path: Pa
         (("report", "nowhere"), "nowhere is not a folder"),
         (("run", "toy", "--which", "bets"), "unknown --which 'bets'; did you mean 'best'?"),
         (("compare", "toy", "--which", "best"), "--which best needs looks at held-out clients"),
+        (("run", "toy", "--which", "mean"), "--which mean needs --set mean_model=true"),
         (("report", ".", "--per-client", "a.xls"), "a.xls must end in .parquet or .csv"),
         (("run", "toy", "--coordinator", "here:1"), "--process-id go together: give all three"),
     ],
