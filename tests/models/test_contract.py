@@ -18,7 +18,7 @@ from agnosticfl.core.precision import model_in_precision
 from agnosticfl.engines import padded_engine, reference_engine
 from agnosticfl.engines.base import EngineBuilder
 from agnosticfl.errors import BadInput
-from agnosticfl.models import cifg, cnn, linear, logistic, lstm, mlp, point
+from agnosticfl.models import cifg, cnn, cox, hazard, linear, logistic, lstm, mlp, point
 from agnosticfl.registry import MODELS
 from tests.helpers.problems import assert_learns
 
@@ -37,6 +37,19 @@ def labelled() -> dict[str, np.ndarray]:
 def numbered() -> dict[str, np.ndarray]:
     x = points()
     return {"x": x, "y": 2 * x[:, 0] - x[:, 1] + 3}
+
+
+def survivors() -> dict[str, np.ndarray]:
+    """Who has more of the first number goes sooner; every third is lost sight of."""
+    x = points()
+    time = np.exp(1 - x[:, 0])
+    at_risk = np.zeros((N, 5, 3), np.float32)
+    count = np.zeros(N, np.int32)
+    for i in range(N):
+        others = np.flatnonzero((np.arange(N) // 6 == i // 6) & (time > time[i]))
+        at_risk[i, : len(others)], count[i] = x[others], len(others)
+    y = np.stack([time, np.arange(N) % 3 > 0], axis=1).astype(np.float32)
+    return {"x": x, "y": y, "at_risk": at_risk, "at_risk_count": count}
 
 
 def pictures(height: int, width: int, *channels: int) -> dict[str, np.ndarray]:
@@ -69,6 +82,8 @@ class Case(NamedTuple):
         """Those that are sums, and those that are exact."""
         if "y" not in self.examples:  # sentences, and the point
             return (("perplexity", "in_vocab_accuracy") if self.outputs == "tokens" else (), ())
+        if self.examples["y"].ndim == 2:  # time and event
+            return ((), ("c_index",))
         return (("accuracy",), ()) if self.outputs == "labels" else (("mae",), ("r2",))
 
     @property
@@ -105,6 +120,8 @@ CASES = {
     "cnn at its smallest": Case(
         cnn(2, height=6, width=6), pictures(6, 6, 1), "labels", (N, 2), 0.1, engine=reference_engine
     ),
+    "hazard": Case(hazard(3, edges=[1.0, 3.0]), survivors(), "values", (N,), 0.3),
+    "cox": Case(cox(3), survivors(), "values", (N,), 0.3),
     "lstm": Case(lstm(**LANGUAGE), sentences(), "tokens", (N, 7, 10), 1.0, 30, reference_engine),
     "cifg": Case(cifg(**LANGUAGE), sentences(), "tokens", (N, 7, 10), 1.0, 30, reference_engine),
     "point": Case(point(start=9.0), {"x": points()[:, 0]}, "values", (N,), 0.1),
@@ -132,7 +149,8 @@ def test_what_it_says_is_of_its_kind(case: Case):
     said, right = jax.jit(model.forward)(case.params, case.arrays), model.wanted(case.arrays)
     assert model.outputs == case.outputs
     assert (said.shape, said.dtype) == (case.shape, jnp.float32)
-    assert right.shape == case.shape[: 2 if case.outputs == "tokens" else 1]
+    pair = case.examples["y"].shape[1:] if "y" in case.examples else ()  # of time and event
+    assert right.shape == (*case.shape[: 2 if case.outputs == "tokens" else 1], *pair)
     unlabelled = {name: array for name, array in case.arrays.items() if name != "y"}
     again = jax.jit(model.forward)(case.params, unlabelled)
     np.testing.assert_allclose(said, again, rtol=1e-4, atol=1e-5)  # no label, and no dropout
