@@ -2,6 +2,7 @@
 """Tests are stricter than users need to be: no silent broadcasting, no silent change of dtype."""
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -23,6 +24,10 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 # every time, so that a failure is one for everybody.
 settings.register_profile("agnosticfl", deadline=None, derandomize=True, max_examples=15)
 settings.load_profile("agnosticfl")
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(memory, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,8 +13,9 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from agnosticfl.cli import main
@@ -41,9 +42,8 @@ def called(*words: str | Path) -> subprocess.CompletedProcess[str]:
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         mock.patch.object(sys, "argv", line),
-        warnings.catch_warnings(),
+        _warnings_as_usual(),
     ):
-        warnings.simplefilter("default")  # a user's warnings are no errors
         try:
             main()
         except SystemExit as ended:
@@ -56,10 +56,25 @@ def called(*words: str | Path) -> subprocess.CompletedProcess[str]:
 def printed_by(code: str, cwd: Path) -> str:
     """What Python code prints that is run in a folder, without a new Python."""
     out = io.StringIO()
-    with contextlib.chdir(cwd), contextlib.redirect_stdout(out), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(out), _warnings_as_usual():
         exec(code, {"__name__": "__main__"})
     return out.getvalue()
+
+
+@contextlib.contextmanager
+def _warnings_as_usual() -> Generator[None]:
+    """On the standard error, those that Python shows to users; in tests, all would be errors."""
+
+    def show(message: Warning | str, category: type[Warning], file: str, line: int, *_: Any):
+        sys.stderr.write(warnings.formatwarning(message, category, file, line))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        for unseen in (DeprecationWarning, PendingDeprecationWarning, ImportWarning):
+            warnings.simplefilter("ignore", unseen)
+        warnings.simplefilter("ignore", ResourceWarning)
+        warnings.showwarning = show
+        yield
 
 
 # Calls some commands one after another, and prints what each of them came to.
