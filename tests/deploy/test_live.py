@@ -295,7 +295,9 @@ def test_nonsense_in_the_place_of_a_masked_vector_is_left_out(
 ):
     out = federation.run("nonsense", secure=True, fault="3:garble Masked")
     assert_close(read_records(out), simulated(3))
-    assert "client 3 is dropped: masked vectors: bad message: it does not begin as one" in log_of(out)
+    assert "client 3 is dropped: masked vectors: bad message: it does not begin as one" in log_of(
+        out
+    )
 
 
 @pytest.mark.slow
