@@ -16,8 +16,8 @@ PAGE = Path(__file__).with_name("api.md")
 
 SECTIONS = {
     "Train": (
-        "agnostic_fedavg", "fedavg", "fedavg_target", "drfa", "q_fedavg", "study", "tune",
-        "tune_study",
+        "agnostic_fedavg", "fedavg", "fedavg_target", "drfa", "q_fedavg", "excess_risk", "fednova",
+        "study", "tune", "tune_study",
     ),
     "Data": ("from_arrays", "split_frame", "FederatedData", "Splits", "Source"),
     "Models": ("models", "from_functions", "from_nnx", "from_linen", "from_equinox", "Model"),

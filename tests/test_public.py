@@ -146,7 +146,7 @@ def test_methods_show_what_they_are_made_from_and_their_own_defaults():
     assert list(afa) == list(fedavg) == parts
     assert list(target) == [*parts[:2], "target", *parts[2:]]
     assert list(q_fedavg) == [*parts[:2], "q", "learning_rate", *parts[2:]]
-    assert (afa["normalisation"].default, fedavg["normalisation"].default) == ("client", "batch")
+    assert (afa["normalisation"].default, fedavg["normalisation"].default) == ("client", "unbiased")
     for method in (agnosticfl.agnostic_fedavg, agnosticfl.fedavg):
         assert "client_optimizer: local steps with rate γ_w" in str(method.__doc__)
 

@@ -56,8 +56,10 @@ if TYPE_CHECKING:
     from agnosticfl.methods.base import Parts as Parts
     from agnosticfl.methods.base import method as method
     from agnosticfl.methods.drfa import drfa as drfa
+    from agnosticfl.methods.excess_risk import excess_risk as excess_risk
     from agnosticfl.methods.fedavg import fedavg as fedavg
     from agnosticfl.methods.fedavg import fedavg_target as fedavg_target
+    from agnosticfl.methods.fednova import fednova as fednova
     from agnosticfl.methods.q_fedavg import q_fedavg as q_fedavg
     from agnosticfl.models.adapters import from_equinox as from_equinox
     from agnosticfl.models.adapters import from_linen as from_linen
@@ -94,7 +96,9 @@ _PLACES = {
     "methods.afa": ("agnostic_fedavg",),
     "methods.base": ("Algorithm", "Method", "Parts", "method"),
     "methods.drfa": ("drfa",),
+    "methods.excess_risk": ("excess_risk",),
     "methods.fedavg": ("fedavg", "fedavg_target"),
+    "methods.fednova": ("fednova",),
     "methods.q_fedavg": ("q_fedavg",),
     "models.adapters": ("from_equinox", "from_linen", "from_nnx"),
     "report.study": ("study",),

@@ -12,7 +12,7 @@ import math
 import re
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -43,6 +43,8 @@ NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 PositiveShare: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
 AtLeastOne: TypeAlias = Annotated[int, Meta(ge=1)]
+# What a client divides its loss by. Here, since whoever only reads a task needs no JAX.
+Normalisation: TypeAlias = Literal["client", "unbiased", "batch"]
 
 
 class Option(NamedTuple):

@@ -146,6 +146,7 @@ def test_the_best_model_and_the_values_of_single_clients_on_request(tmp_path: Pa
         (("report", "nowhere"), "nowhere is not a folder"),
         (("run", "toy", "--which", "bets"), "unknown --which 'bets'; did you mean 'best'?"),
         (("compare", "toy", "--which", "best"), "--which best needs looks at held-out clients"),
+        (("run", "toy", "--which", "mean"), "--which mean needs --set mean_model=true"),
         (("report", ".", "--per-client", "a.xls"), "a.xls must end in .parquet or .csv"),
         (("run", "toy", "--coordinator", "here:1"), "--process-id go together: give all three"),
     ],

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +23,7 @@ from tests.helpers.problems import linear, quadratic
 W = {"w": jnp.float32(4.0)}
 ALPHA = jnp.array([0.1, 0.3])
 KEY = jax.random.key(0)
+SIZE = jnp.float32(12)  # n_k of a client of whom a test shows one batch only
 WORK = ClientWork(linear(), optax.sgd(1.0), num_domains=2, batch_size=3)
 
 
@@ -43,27 +46,63 @@ def test_client_weight_is_its_formula():
 
 def test_local_loss_by_client_divides_by_the_weight_of_all_examples():
     expected = (0.1 * 1 * 4 + 0.3 * (2 + 5) * 4) / 1.5
-    actual = local_loss(WORK, W, BATCH, ALPHA, jnp.float32(1.5), KEY)
+    actual = local_loss(WORK, W, BATCH, ALPHA, jnp.float32(1.5), SIZE, KEY)
     assert actual == pytest.approx(expected)
 
 
 def test_local_loss_by_batch_divides_by_the_weight_of_the_batch():
     work = WORK._replace(normalisation="batch")
     expected = (0.1 * 1 * 4 + 0.3 * (2 + 5) * 4) / (0.1 * 1 + 0.3 * 2)
-    actual = local_loss(work, W, BATCH, ALPHA, jnp.float32(1.5), KEY)
+    actual = local_loss(work, W, BATCH, ALPHA, jnp.float32(1.5), SIZE, KEY)
     assert actual == pytest.approx(expected)
 
 
 def test_equal_alpha_by_batch_is_the_plain_mean():
     work = WORK._replace(normalisation="batch")
-    actual = local_loss(work, W, BATCH, jnp.array([0.7, 0.7]), jnp.float32(1.5), KEY)
+    actual = local_loss(work, W, BATCH, jnp.array([0.7, 0.7]), jnp.float32(1.5), SIZE, KEY)
     assert actual == pytest.approx(4 * (1 + 2 + 5) / 3)
+
+
+def test_local_loss_unbiased_divides_by_the_batch_s_share_of_the_client_s_weight():
+    work = WORK._replace(normalisation="unbiased")
+    # β^k |b| / n_k, with 3 of the client's 12 examples in the batch
+    expected = (0.1 * 1 * 4 + 0.3 * (2 + 5) * 4) / (1.5 * 3 / 12)
+    actual = local_loss(work, W, BATCH, ALPHA, jnp.float32(1.5), SIZE, KEY)
+    assert actual == pytest.approx(expected)
+
+
+def test_equal_alpha_unbiased_is_the_plain_mean():
+    work = WORK._replace(normalisation="unbiased")
+    # β^k = 0.7 · 12
+    actual = local_loss(work, W, BATCH, jnp.array([0.7, 0.7]), jnp.float32(8.4), SIZE, KEY)
+    assert actual == pytest.approx(4 * (1 + 2 + 5) / 3)
+
+
+@pytest.mark.parametrize(
+    ("normalisation", "expected"), [("client", 15.5 * 2 / 4), ("unbiased", 15.5), ("batch", 16)]
+)
+def test_the_mean_over_all_batches_of_a_client(normalisation: str, expected: float):
+    """The client's own loss, times |b| / n_k where β^k divides; something else with `batch`.
+
+    Losses x·w = (4, 8, 20, 36) with α = (0.1, 0.3, 0.3, 0.1): Σ α L / Σ α = 12.4 / 0.8 = 15.5. The
+    six pairs have means of their own, (7 + 16 + 20 + 14 + 15 + 24) / 6 = 16.
+    """
+    work = WORK._replace(normalisation=normalisation)
+    x, domain = [1.0, 2.0, 5.0, 9.0], [0, 1, 1, 0]
+    beta, size = jnp.float32(0.8), jnp.float32(4)
+    losses = [
+        local_loss(work, W, batch([x[i], x[j]], [domain[i], domain[j]], [1.0, 1.0]), ALPHA, beta,
+                   size, KEY)
+        for i, j in itertools.combinations(range(4), 2)
+    ]  # fmt: skip
+    assert np.mean(losses) == pytest.approx(expected)
 
 
 def test_a_local_step_descends():
     gradient = (0.1 * 1 + 0.3 * (2 + 5)) / 1.5  # of x·w
     work = WORK._replace(optimizer=optax.sgd(0.5))
-    new, _ = local_step(work, W, work.optimizer.init(W), BATCH, ALPHA, jnp.float32(1.5), KEY)
+    start, beta = work.optimizer.init(W), jnp.float32(1.5)
+    new, _ = local_step(work, W, start, BATCH, ALPHA, beta, SIZE, KEY)
     assert new["w"] == pytest.approx(4 - 0.5 * gradient)
 
 

@@ -3,7 +3,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from agnosticfl.deploy.node.examples import one_client
 from agnosticfl.deploy.node.pytorch import torch_client, torch_model
 from agnosticfl.engines import reference_engine
 from agnosticfl.errors import BadInput
+from agnosticfl.options import Normalisation
 from agnosticfl.runs.resolve import resolve
 
 torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed")
@@ -56,7 +57,7 @@ def call(optimizer: dict[str, Any], **changes: Any) -> Call:
     return Call(config, one_client(data(), 2), 2, 7, 4, params, ALPHA)
 
 
-@pytest.mark.parametrize("normalisation", ["client", "batch"])
+@pytest.mark.parametrize("normalisation", get_args(Normalisation))
 @pytest.mark.parametrize(
     ("table", "optimizer", "tolerance"),
     [

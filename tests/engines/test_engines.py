@@ -2,7 +2,7 @@
 """Every engine gives the reference's `ClientSum`."""
 
 import functools
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from agnosticfl.core.work import ClientWork
 from agnosticfl.engines import lanes_engine, padded_engine, reference_engine
 from agnosticfl.engines.helpers import feed
+from agnosticfl.options import Normalisation
 from agnosticfl.registry import ENGINES
 from tests.engines.sums import sums, with_dropout
 from tests.helpers.problems import quadratic, random_federated
@@ -28,7 +29,7 @@ OTHERS = [name for name in ENGINES.names() if name != "reference"]
     cohort=st.integers(1, 6),
     batch_size=st.integers(1, 13),
     epochs=st.integers(1, 2),
-    normalisation=st.sampled_from(["client", "batch"]),
+    normalisation=st.sampled_from(get_args(Normalisation)),
     local_steps=st.sampled_from([None, 1, 3]),
 )
 def test_engine_equals_the_reference(engine: str, seed: int, cohort: int, **options: Any):

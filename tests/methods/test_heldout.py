@@ -6,22 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax import Array
 
 from agnosticfl import BadInput, agnostic_fedavg, exponentiated_gradient, from_arrays, models
+from agnosticfl.channels.bounds import Bounds
+from agnosticfl.channels.dp.clipping import MARGIN, ClipBounds, private
+from agnosticfl.channels.dp.noise import central
+from agnosticfl.channels.fixed_point import in_fixed_point
 from agnosticfl.core.channel import Channel, plain
+from agnosticfl.core.contribution import report
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.state import ServerState
 from agnosticfl.data.loaders.arrays import from_frame
 from agnosticfl.data.store import write_store
+from agnosticfl.engines import padded_engine
+from agnosticfl.files import read_json
 from agnosticfl.methods.base import Algorithm
 from agnosticfl.registry import ENGINES
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import has_effect, resolve
 from agnosticfl.runs.run import Stopped, run
-from tests.helpers.problems import federated, linear, random_federated
+from tests.helpers.problems import federated, linear, quadratic, random_federated
 from tests.helpers.runs import results
 
 
@@ -95,14 +104,158 @@ def test_held_out_domains_must_be_those_of_the_training():
         )
 
 
-def test_held_out_clients_report_in_the_clear_and_are_not_mixed_with_other_channels():
+def test_held_out_clients_do_not_report_in_the_clear_beside_protected_ones():
     def other(shapes: Any) -> Channel:
         return plain(shapes)._replace(encode=lambda _state, contribution, _key: contribution)
 
-    with pytest.raises(BadInput, match="the channel must be plain"):
+    with pytest.raises(BadInput, match="held-out clients would report in the clear"):
         agnostic_fedavg(
             linear(), TRAIN, clients_per_round=3, heldout=TRAIN, channel=other, **OPTIONS
         )
+
+
+SMALL = random_federated(2, clients=4)
+
+
+def following(**changes: Any) -> Algorithm:
+    options: dict[str, Any] = {"weight_rule": exponentiated_gradient(0.1), "seed": 3, **changes}
+    return agnostic_fedavg(
+        quadratic(), random_federated(1), clients_per_round=3, heldout=SMALL, **OPTIONS, **options
+    )
+
+
+def test_blocks_of_rounds_are_the_rounds_themselves():
+    algorithm = following()
+    assert algorithm.block is not None
+    states, infos = jax.device_get(algorithm.block(algorithm.init()))
+    state = algorithm.init()
+    for t in range(1, 7):
+        state, info = algorithm.round(state, algorithm.cohort(t))
+        of_block = jax.tree.map(lambda leaf, t=t: leaf[t - 1], (states, infos))
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+            of_block,
+            jax.device_get((state, info)),
+        )
+    assert states.round[-1] == len(states.round) > 100
+    # A second block goes on where the first ended.
+    last = jax.tree.map(lambda leaf: leaf[-1], states)
+    assert algorithm.block(last)[0].round[0] == len(states.round) + 1
+
+
+def test_reports_in_fixed_point_move_lambda_as_in_the_clear():
+    """Two words for each loss and exact counts: rounding is far below float32's."""
+    bounds = Bounds(update=10.0, examples=50, loss=50.0)
+    changes = {"channel": in_fixed_point(3, bounds), "report_channel": in_fixed_point(3, bounds)}
+    secure, clear = (played(following(**c, engine=padded_engine), 4) for c in (changes, {}))
+    np.testing.assert_array_equal(secure[1].heldout_count, clear[1].heldout_count)
+    np.testing.assert_allclose(secure[1].heldout_loss, clear[1].heldout_loss, rtol=1e-3)
+    np.testing.assert_allclose(secure[0].domain_weights, clear[0].domain_weights, rtol=1e-3)
+    assert secure[1].channel_report["heldout_clients_clipped"] == 0
+
+    # A loss of 50 and more is 50: reports have bounds as contributions have.
+    tight = in_fixed_point(3, bounds._replace(loss=1e-3))
+    info = played(following(report_channel=tight, engine=padded_engine), 1)[1]
+    assert info.channel_report["heldout_clients_clipped"] > 0
+    present = info.heldout_count > 0
+    np.testing.assert_allclose(info.heldout_loss[present], 1e-3, rtol=1e-3)
+
+
+def test_a_secure_report_of_three_numbers_by_hand():
+    """2 + 1 + p exact words, no update: what a message holds and what it costs."""
+    algorithm = following(
+        channel=in_fixed_point(3), report_channel=in_fixed_point(3), engine=padded_engine
+    )
+    state, p = algorithm.init(), 3
+    training = 1 + 2 + 2 * p + p + 1 + 1  # update, β, L, N, left out, clipped
+    report = 2 + 2 * p + p + 1 + 1  # the same without an update
+    assert algorithm.bytes_per_round(state).up == 3 * 4 * training + 3 * 4 * report
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 clients: 36 train, 12 are held out."""
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 600))
+    rows = {"a": a, "b": b, "y": (a > b).astype(int), "who": np.arange(600) % 60}
+    rows["kind"] = np.where(rng.random(600) < 0.3, "rare", "common")
+    roles: dict[str, Any] = {"client": "who", "domain": "kind", "label": "y"}
+    source = from_frame(rows, **roles, test_fraction=0.2, heldout_fraction=0.2)
+    folder = tmp_path_factory.mktemp("reports")
+    write_store(source, folder / "store")
+    (folder / "line.toml").write_text(TASK.format(path=folder / "store"))
+    return folder
+
+
+def noised(z: float) -> Channel:
+    """Reports with noise z; bounds of 100 on ‖L^k‖ and 20 on ‖N^k‖ that nobody reaches."""
+    return private(ClipBounds(1.0, 1.0, 100.0, 20.0), z, 3, None, central(), reports=True)
+
+
+def test_reports_with_hardly_any_noise_move_lambda_as_in_the_clear():
+    nearly = following(report_channel=lambda _: noised(1e-7), engine=padded_engine)
+    (state, info), (wanted, exact) = (
+        played(algorithm, 3) for algorithm in (nearly, following(engine=padded_engine))
+    )
+    np.testing.assert_allclose(info.heldout_loss, exact.heldout_loss, rtol=1e-3)
+    np.testing.assert_allclose(state.domain_weights, wanted.domain_weights, rtol=1e-3)
+
+
+def test_the_noise_of_reports_is_what_was_promised_and_not_that_of_the_training():
+    """Shares 0.51 and 0.49 of the squared norm: N_i has noise z · 20 / √0.49 (and the margin)."""
+    channel, sums = noised(0.1), report(jnp.full(2, 50.0), jnp.full(2, 12.0))
+    state = channel.init()
+    message = channel.encode(state, sums, jax.random.key(0))
+    assert not jax.tree.leaves(message.update)
+
+    def decoded(key: Array) -> Array:
+        return channel.decode(state, message, key).total.domain_count
+
+    counts = jax.vmap(decoded)(jax.random.split(jax.random.key(1), 4000))
+    np.testing.assert_allclose(np.std(counts), 0.1 * 20 / 0.7 / MARGIN, rtol=0.03)
+    np.testing.assert_allclose(np.mean(counts), 12.0, atol=0.15)
+
+
+PRIVATE = "dp={epsilon=1e4, delta=1e-3, examples=20, loss=2.0}"
+
+
+@pytest.mark.parametrize("mode", ["central", "distributed"])
+def test_held_out_losses_are_noised_and_both_groups_are_accounted_for(
+    store: Path, tmp_path: Path, mode: str
+):
+    task = str(store / "line.toml")
+    sets = [PRIVATE, f"dp.mode='{mode}'", "rounds=4"]
+    summary = run(resolve(task, sets=sets), tmp_path / "run")
+    training, heldout = summary["privacy"], summary["privacy"]["heldout"]
+    assert 0 < training["epsilon"] <= 1e4
+    assert 0 < heldout["epsilon"] <= 1e4
+    assert (training["population"], heldout["population"]) == (36, 12)
+    if mode == "central":  # they are fewer, so a cohort of as many hides a client less
+        assert heldout["noise_multiplier"] > training["noise_multiplier"]
+    assert np.sum(summary["domain_weights"]) == pytest.approx(1)
+    assert read_json(tmp_path / "run" / "privacy.json") == summary["privacy"]
+
+
+def test_a_private_run_that_follows_held_out_clients_goes_on_to_the_same_bits(
+    store: Path, tmp_path: Path
+):
+    sets = [PRIVATE, "rounds=5", "engine='padded'"]
+    config = resolve(str(store / "line.toml"), sets=sets)
+    run(config, tmp_path / "whole")
+    calls = iter([False, False, True])
+    with pytest.raises(Stopped):
+        run(config, tmp_path / "run", should_stop=lambda: next(calls))
+    run(config, tmp_path / "run", resume=True)
+    assert results(tmp_path / "run") == results(tmp_path / "whole")
+
+
+def test_a_task_with_secure_sums_follows_held_out_clients(store: Path, tmp_path: Path):
+    task = str(store / "line.toml")
+    secure = ["secure={name='simulate'}", "rounds=4", "compress={bits=8}"]
+    summary = run(resolve(task, sets=secure), tmp_path / "secure")
+    records = read_records(tmp_path / "secure")
+    assert all("heldout_clients_clipped" in r and "heldout_loss" in r for r in records)
+    assert summary["domain_weights"] != [0.5, 0.5]
 
 
 def memorable(rng: np.random.Generator, seen: bool) -> FederatedData:

@@ -194,9 +194,13 @@ def test_a_client_with_a_nan_is_left_out_and_counted(make: Any):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), state, expected)
 
 
+REFERENCES = "{'centre -1'=0, 'centre -0.5'=0, 'centre 0.25'=0, 'centre 0.5'=0, 'centre 1'=0}"
+
+
 @pytest.mark.parametrize("name", [n for n in METHODS.names() if n != "fedavg-target"])
 def test_every_algorithm_plays_a_round_of_a_task_and_counts_its_bytes(name: str):
     sets = ["engine='padded'", "clients_per_round=3", "epochs=2"]
+    sets.append(f"algorithms.excess-risk.options.references={REFERENCES}")
     algorithm = build(resolve("toy", name, sets=sets)).algorithm
     state, info = algorithm.round(algorithm.init(), algorithm.cohort(1))
     assert np.isfinite(state.params["w"])

@@ -85,7 +85,7 @@ def test_a_run_without_a_best_model_is_refused(folder: Path, tmp_path: Path):
     summary = json.loads((old / "summary.json").read_text())
     del summary["best"]
     (old / "summary.json").write_text(json.dumps(summary))
-    with pytest.raises(BadInput, match="has no best model: it never looked at held-out clients"):
+    with pytest.raises(BadInput, match="has no best model: that needs looks at held-out clients"):
         write_report([old], tmp_path / "report", "best")
     with pytest.raises(BadInput, match="'bets'; did you mean 'best'"):
         write_report([old], tmp_path / "report", "bets")

@@ -31,6 +31,27 @@ def test_a_comparison_runs_what_it_was_asked_for_and_keeps_the_order_of_its_tabl
     assert order_of(tmp_path)[:4] == ["drfa", "afa", "fedavg-target", "fedavg"]
 
 
+def test_the_target_is_found_on_held_out_clients_where_there_are_any(tmp_path: Path):
+    def target(summary: dict[str, Any], said: list[str]) -> str | None:
+        ran: list[Config] = []
+
+        def runner(config: Config, _: Any) -> dict[str, Any]:
+            ran.append(config)
+            return {"worst_domain": "centre 1", **summary}
+
+        names = ["fedavg", "fedavg-target"]
+        compare("toy", tmp_path, runner, algorithms=names, seeds=2, say=said.append)
+        return ran[-1].target
+
+    heldout = {"centre 1": {"loss": 0.1}, "centre -1": {"loss": 0.9}, "centre 0.5": {"loss": None}}
+    said: list[str] = []
+    assert target({"heldout": heldout, "higher_is_better": {"loss": False}}, said) == "centre -1"
+    assert said == []
+    assert target({}, said) == "centre 1"
+    assert len(said) == 1
+    assert "no held-out clients, so the target 'centre 1' was found on test" in said[0]
+
+
 @pytest.mark.parametrize(
     ("names", "changes", "message"),
     [

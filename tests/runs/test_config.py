@@ -21,7 +21,7 @@ def test_every_task_is_described_and_resolves(name: str):
 def test_the_algorithm_s_own_settings_are_stronger_than_the_task_s():
     assert resolve("toy").weight_rule["name"] == "exponentiated_gradient"
     assert resolve("toy", "fedavg").weight_rule == {"name": "proportional"}
-    assert resolve("toy", "fedavg").normalisation == "batch"
+    assert resolve("toy", "fedavg").normalisation == "unbiased"
     assert title(resolve("toy", "fedavg-target", "centre 1")) == "FedAvg (centre 1)"
 
 

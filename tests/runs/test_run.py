@@ -15,6 +15,7 @@ from agnosticfl.runs.config import Config
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import Stopped, run
+from agnosticfl.runs.summary import absence
 from tests.helpers.runs import results
 
 
@@ -156,6 +157,35 @@ def test_a_folder_of_other_things_is_not_touched(tmp_path: Path):
     with pytest.raises(BadInput, match="exists and holds no run"):
         run(toy(), tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_run_says_once_that_absent_domains_sank(tmp_path: Path):
+    said: list[str] = []
+    sets = ["clients_per_round=1", "data.points=[8, 120, 200, 250, 350]"]
+    summary = run(resolve("toy", rounds=12, sets=sets), tmp_path / "zero", say=said.append)
+    missed = [sum(r["count"][i] == 0 for r in read_records(tmp_path / "zero")) for i in range(5)]
+    assert max(missed) > 1.2  # of 12 rounds, a tenth
+    (line,) = (text for text in said if "absent" in text)
+    assert line == f"warning: {summary['often_absent']}"
+    for name, number in zip(summary["domains"], missed, strict=True):
+        assert (f"{name!r} from {number}" in line) == (number > 1.2)
+
+    held = [*sets, "weight_rule.absent='hold'"]
+    said.clear()
+    summary = run(resolve("toy", rounds=12, sets=held), tmp_path / "hold", say=said.append)
+    assert summary["often_absent"] is None
+    assert said == []
+
+
+def test_a_tenth_of_the_rounds_is_not_too_much():
+    def line(absent: int, key: str = "loss") -> str | None:
+        others = {"loss": [1.0, 1.0]} if key != "loss" else {}
+        records = [{**others, key: [1.0, None if t < absent else 2.0]} for t in range(20)]
+        return absence(resolve("toy"), records, ["often", "rare"])
+
+    assert line(2) is None
+    assert "of 20 rounds, 'rare' from 3 had" in str(line(3))
+    assert "'rare' from 3 had" in str(line(3, "heldout_loss"))  # by which λ moved
 
 
 def test_bad_input_leaves_no_folder(tmp_path: Path):

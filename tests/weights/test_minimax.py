@@ -23,13 +23,16 @@ from agnosticfl.weights import (
     chi_squared,
     cvar,
     decaying,
+    excess,
     exponentiated_gradient,
     minimum_weight,
     mixed,
     normalised,
     optimistic,
     projected_gradient,
+    prop_fair,
     q_fair,
+    semi_variance,
     tilted,
 )
 
@@ -102,6 +105,15 @@ def test_minimax_rules_reach_the_minimax(name: str):
     np.testing.assert_allclose(actual.max(), minimax().max(), rtol=0.01)
 
 
+def test_excess_risk_reaches_the_minimax_regret():
+    """Where the largest L_i − b_i is smallest; that is elsewhere than where the largest L_i is."""
+    actual = play(chain(excess(FLOORS.tolist()), exponentiated_gradient(0.05)), 10_000) - FLOORS
+    fits = {"type": "ineq", "fun": lambda v: v[2] - (losses(v[:2]) - FLOORS)}
+    best = minimize(lambda v: v[2], [0.5, 0.5, 5.0], constraints=fits, options={"ftol": 1e-12})
+    np.testing.assert_allclose(actual.max(), best.x[2], rtol=0.01)
+    assert (minimax() - FLOORS).max() > 1.05 * best.x[2]
+
+
 def test_the_minimax_is_where_all_three_meet():
     """So the tests above cannot be passed by serving one domain, or their average."""
     answer = minimax()
@@ -118,6 +130,16 @@ CURVES: dict[str, tuple[Callable[[float], WeightRule], Any, list[float]]] = {
         [10.0, 1.0, 0.3, 0.1],
     ),
     "q_fair": (q_fair, lambda loss, _, q: PRIOR @ loss ** (q + 1), [0.0, 1.0, 4.0, 10.0]),
+    "prop_fair": (
+        prop_fair,
+        lambda loss, _, m: -PRIOR @ np.log(m - loss),
+        [1000.0, 6.0, 3.0, 2.5],
+    ),
+    "semi_variance": (
+        semi_variance,
+        lambda loss, _, beta: PRIOR @ loss + beta * PRIOR @ np.maximum(loss - PRIOR @ loss, 0) ** 2,
+        [0.0, 0.1, 0.3, 0.6],
+    ),
     "chi_squared": (
         chi_squared,
         lambda loss, eta, tau: (

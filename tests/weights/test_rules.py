@@ -17,6 +17,7 @@ from agnosticfl.errors import BadInput
 from agnosticfl.weights import (
     LossTransform,
     WeightTransform,
+    aaggff,
     adjusted,
     averaged,
     averaged_loss,
@@ -25,6 +26,7 @@ from agnosticfl.weights import (
     chi_squared,
     cvar,
     decaying,
+    excess,
     exponentiated_gradient,
     fixed,
     from_table,
@@ -33,7 +35,9 @@ from agnosticfl.weights import (
     normalised,
     optimistic,
     projected_gradient,
+    prop_fair,
     q_fair,
+    semi_variance,
     tilted,
 )
 from agnosticfl.weights.simplex import project
@@ -90,6 +94,56 @@ def test_projected_gradient_can_hold_an_absent_domain():
     np.testing.assert_allclose(moved, [0.3 + 2 / 15, 0.2 - 1 / 15, 0.5 - 1 / 15], rtol=1e-6)
 
 
+def test_presence_makes_up_for_the_rounds_that_a_domain_missed():
+    both, first = stats([1.0, 2.0], [5, 5]), stats([1.0, 0.0], [5, 0])
+    rule = projected_gradient(0.1, "presence")
+    # Round 1 has both, so nothing is scaled: (0.6, 0.7), and θ = 0.15 brings the sum back to 1.
+    np.testing.assert_allclose(weights_after(rule, [0.5, 0.5], both), [0.45, 0.55], rtol=1e-6)
+    # Round 2 lacks domain 1: (0.55, 0.55), θ = 0.05. Round 3 has it, 2 of 3 times: its loss counts
+    # 2 · 3/2, so (0.6, 0.8), θ = 0.2.
+    np.testing.assert_allclose(weights_after(rule, [0.5, 0.5], both, first), [0.5] * 2, rtol=1e-6)
+    np.testing.assert_allclose(
+        weights_after(rule, [0.5, 0.5], both, first, both), [0.4, 0.6], rtol=1e-6
+    )
+    # The same for exp: log λ moves by 0.1 (1 + 1 + 1, 2 + 0 + 3).
+    raised = np.exp([0.3, 0.5])
+    np.testing.assert_allclose(
+        weights_after(exponentiated_gradient(0.1, "presence"), [0.5] * 2, both, first, both),
+        raised / raised.sum(),
+        rtol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("make", [exponentiated_gradient, projected_gradient])
+def test_a_worse_domain_that_half_of_the_rounds_have_wins_by_presence_only(make: Any):
+    """Losses 1 and 1.25, the second in every other round: as a 0 in between it is 0.625."""
+    rounds = [stats([1.0, 1.25], [5, 5]), stats([1.0, 0.0], [5, 0])] * 40
+    assert weights_after(make(0.1), [0.5, 0.5], *rounds)[1] < 0.2
+    assert weights_after(make(0.1, "presence"), [0.5, 0.5], *rounds)[1] > 0.7
+
+
+@pytest.mark.nan_input
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_the_largest_loss_and_a_presence_make_no_nan(rate: float):
+    rounds = [stats([1.0, 0.0], [5, 0]), stats([1.0, 3e38], [5, 5])]
+    after = weights_after(projected_gradient(rate, "presence"), [0.5, 0.5], *rounds)
+    assert np.all(np.isfinite(after))
+
+
+def test_which_rules_let_an_absent_domain_sink():
+    def sinks(name: str, **options: Any) -> bool:
+        return from_table({"name": name, **options}).sinks_absent
+
+    for name in ("exponentiated_gradient", "projected_gradient"):
+        assert sinks(name, learning_rate=0.1)
+        assert sinks(name, learning_rate=0.1, before=["normalised"], after=["averaged"])
+        assert not sinks(name, learning_rate=0.1, before=["averaged_loss"])  # it has its last loss
+        for absent in ("presence", "hold"):
+            assert not sinks(name, learning_rate=0.1, absent=absent)
+    assert not sinks("tilted", temperature=1.0)  # responses remember the loss
+    assert not sinks("proportional")
+
+
 def test_tilted_by_hand():
     # p exp(L / τ) = (0.25 · 3, 0.75 · 1)
     rule = tilted(0.5)
@@ -122,6 +176,90 @@ def test_cvar_by_hand():
     np.testing.assert_allclose(everybody, [0.2, 0.3, 0.5], rtol=1e-6)
     alone = weights_after(cvar(0.2), [0.2, 0.3, 0.5], stats([3.0, 1.0, 2.0]))
     np.testing.assert_allclose(alone, [1, 0, 0], rtol=1e-6)
+
+
+def test_prop_fair_by_hand():
+    # p / (M − L) = (0.5 / 1, 0.5 / 3): λ = (3, 1) / 4.
+    observed = stats([3.0, 1.0])
+    np.testing.assert_allclose(
+        weights_after(prop_fair(4.0), [0.5, 0.5], observed), [0.75, 0.25], rtol=1e-6
+    )
+    # A loss beyond M − ε = 3.5 counts 1 / ε = 2 and no more: (2, 1/3) / (7/3).
+    beyond = stats([9.0, 1.0])
+    np.testing.assert_allclose(
+        weights_after(prop_fair(4.0, margin=0.5), [0.5, 0.5], beyond), [6 / 7, 1 / 7], rtol=1e-6
+    )
+    # A baseline far above all losses is the average that p stands for.
+    np.testing.assert_allclose(
+        weights_after(prop_fair(1e6), [0.3, 0.7], observed), [0.3, 0.7], rtol=1e-4
+    )
+
+
+def test_semi_variance_by_hand():
+    # L̄ = 2, above it (2, 0, 0), S = 0.25 · 2 = 0.5; β = 0.1: p (1 + 0.2 (2 − 0.5, −0.5, −0.5)).
+    start, observed = [0.25, 0.25, 0.5], stats([4.0, 2.0, 1.0])
+    np.testing.assert_allclose(
+        weights_after(semi_variance(0.1), start, observed),
+        [0.25 * 1.3, 0.25 * 0.9, 0.5 * 0.9],
+        rtol=1e-6,
+    )
+    np.testing.assert_allclose(weights_after(semi_variance(0.0), start, observed), start)
+    # β = 2: p (1 + 4 (1.5, −0.5, −0.5)) has a negative part, and the worst domain is left.
+    np.testing.assert_allclose(weights_after(semi_variance(2.0), start, observed), [1, 0, 0])
+
+
+@pytest.mark.parametrize("name", ["prop_fair", "semi_variance"])
+def test_a_fair_objective_s_gradient_has_these_weights(name: str):
+    """∂Φ/∂L_i by automatic differentiation, where no bound is met."""
+    p, loss = jnp.array([0.2, 0.3, 0.5]), jnp.array([1.5, 0.4, 0.9])
+
+    def proportional_fairness(losses: Any) -> Any:
+        return -jnp.sum(p * jnp.log(3.0 - losses))
+
+    def mean_and_semi_variance(losses: Any) -> Any:
+        mean = jnp.sum(p * losses)
+        return mean + 0.3 * jnp.sum(p * jnp.maximum(losses - mean, 0) ** 2)
+
+    rule, objective = {
+        "prop_fair": (prop_fair(3.0), proportional_fairness),
+        "semi_variance": (semi_variance(0.3), mean_and_semi_variance),
+    }[name]
+    gradient = np.asarray(jax.grad(objective)(loss))
+    actual = weights_after(rule, p.tolist(), stats(loss.tolist()))
+    np.testing.assert_allclose(actual, gradient / gradient.sum(), rtol=1e-5)
+
+
+def test_aaggff_by_hand():
+    # L / mean L = (1.5, 0.5): r = (1 − e^−2.25, 1 − e^−0.25) = (0.894601, 0.221199),
+    # r̄ = 0.557900, r / (1 + r̄) = (0.574235, 0.141986). √(log 2 / 2) / 3 = 0.196235, so the
+    # exponents differ by 0.196235 · 0.432250 = 0.084822.
+    one = stats([3.0, 1.0])
+    first = weights_after(aaggff(), [0.5, 0.5], one)
+    np.testing.assert_allclose(np.log(first[0] / first[1]), 0.084822, rtol=1e-4)
+    # The same again: twice the sum, √(log 2 / 3) / 3 = 0.160225.
+    second = weights_after(aaggff(), [0.5, 0.5], one, one)
+    np.testing.assert_allclose(np.log(second[0] / second[1]), 0.160225 * 2 * 0.432250, rtol=1e-4)
+    # Losses in another unit are the same losses.
+    np.testing.assert_allclose(weights_after(aaggff(), [0.5, 0.5], stats([30.0, 10.0])), first)
+
+
+def test_aaggff_gives_an_absent_domain_the_mean_response():
+    one, gone = stats([3.0, 1.0]), stats([3.0, 0.0], [5, 0])
+    # Alone, L / mean L = 1: r = r̄ for both, and the difference stays 0.432250.
+    after = weights_after(aaggff(), [0.5, 0.5], one, gone)
+    np.testing.assert_allclose(np.log(after[0] / after[1]), 0.160225 * 0.432250, rtol=1e-4)
+    # Back again, the second was there in 2 of 3 rounds: r̆ = r̄ + 1.5 (r − r̄), so the difference
+    # grows by (0.336701 + 1.5 · 0.336701) / 1.557900 = 0.540312. √(log 2 / 4) / 3 = 0.138759.
+    after = weights_after(aaggff(), [0.5, 0.5], one, gone, one)
+    expected = 0.138759 * (0.432250 + 0.540312)
+    np.testing.assert_allclose(np.log(after[0] / after[1]), expected, rtol=1e-4)
+
+
+def test_excess_by_hand():
+    observed = stats([1.0, 0.5, 0.0], [5, 5, 0])
+    np.testing.assert_allclose(
+        losses_after(excess([0.75, 0.1, 0.2]), observed), [0.25, 0.4, 0], rtol=1e-6
+    )
 
 
 # rule, the penalty that it pays for a λ away from p, and the bounds of λ
@@ -313,6 +451,14 @@ def test_a_task_names_a_chain():
         (lambda: chi_squared(float("nan")), r"temperature \(τ\) is nan"),
         (lambda: cvar(0), r"level \(θ\) is 0; it must be above 0 and at most 1"),
         (lambda: cvar(1.5), r"level \(θ\) is 1.5; .* cannot sum to 1"),
+        (lambda: prop_fair(0), r"baseline \(M\) is 0; it must be a number above 0"),
+        (lambda: prop_fair(1, margin=-1), r"margin \(ε\) is -1"),
+        (lambda: semi_variance(-1), r"strength \(β\) is -1; it must be a number ≥ 0"),
+        (lambda: excess([float("nan")]), r"reference losses are \[nan\]; they must be numbers"),
+        (
+            lambda: chain(excess([1.0]), fixed()).init(jnp.ones(2)),
+            "1 reference losses were given for 2 domains",
+        ),
         (lambda: averaged_loss(1.0), "decay is 1.0; it must be at least 0 and below 1"),
         (lambda: adjusted(-1), r"constant \(C\) is -1"),
         (lambda: mixed(0), r"share of the prior \(ε\) is 0"),

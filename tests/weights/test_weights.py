@@ -11,6 +11,7 @@ from agnosticfl.core.weight_rule import DomainStats, WeightRule, check_domain_we
 from agnosticfl.errors import BadInput
 from agnosticfl.registry import LOSS_TRANSFORMS, WEIGHT_RULES, WEIGHT_TRANSFORMS
 from agnosticfl.weights import (
+    aaggff,
     adjusted,
     averaged,
     averaged_loss,
@@ -26,8 +27,10 @@ from agnosticfl.weights import (
     normalised,
     optimistic,
     projected_gradient,
+    prop_fair,
     proportional,
     q_fair,
+    semi_variance,
     tilted,
 )
 from tests.weights.observed import stats
@@ -49,6 +52,12 @@ CONTRACT = {
     "chi_squared": chi_squared(0.5),
     "chi_squared, counts": chi_squared(2.0, "counts"),
     "cvar": cvar(0.4),
+    "exponentiated_gradient, presence": exponentiated_gradient(0.1, "presence"),
+    "projected_gradient, presence": projected_gradient(0.1, "presence"),
+    "prop_fair": prop_fair(2.0),
+    "semi_variance": semi_variance(1.0),
+    "semi_variance, counts": semi_variance(0.1, "counts"),
+    "aaggff": aaggff(),
     "proportional": proportional(),
     "fixed": fixed(),
     "normalised": chain(normalised(), exponentiated_gradient(0.1)),

@@ -201,11 +201,15 @@ def unpack(packed: Array, bits: int) -> Array:
 def largest(fraction: float) -> ChannelBuilder:
     """Only the k largest numbers of an update are sent; what is not is made up for later.
 
-    Error feedback in the form of EF21 (Richtárik, Sokolov and Fatkhullin 2021), with one memory h
-    at the server: the mean update as it last knew it. It goes down with w; a client sends the k
-    largest numbers of β^k (Δ^k − h), and the server adds Σ_k β^k h to the sum. A number that is not
-    sent is thus as h has it, and comes when its error is among the largest. A memory at each client
-    would cost no download, but most clients of a large federation take part once.
+    Error feedback by differences, after EF21 (Richtárik, Sokolov and Fatkhullin 2021), but with one
+    memory h for all at the server: the mean update as it last knew it. It goes down with w; a
+    client sends the k largest numbers of β^k (Δ^k − h), and the server adds Σ_k β^k h to the sum. A
+    number that is not sent is thus as h has it, and comes when its error is among the largest.
+
+    EF21 has a memory h_k at each client, towards which its own Δ^k − h_k shrinks: its rate of
+    convergence rests on that, and does not hold here, where Δ^k − h stays as large as clients
+    differ. A memory at each client would cost no download, but most clients of a large federation
+    take part once.
 
     Args:
       fraction: k, as a part of |W|.

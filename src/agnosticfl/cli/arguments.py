@@ -20,7 +20,8 @@ Out = Annotated[Path | None, typer.Option(help="Folder to write to; below runs/ 
 Which = Annotated[
     str,
     typer.Option(
-        metavar="last|best",
-        help="Report each run's last model, or the best by its worst domain on held-out clients.",
+        metavar="last|best|mean",
+        help="Report each run's last model, the best by its worst domain on held-out clients, or"
+        " the mean of all.",
     ),
 ]

@@ -4,7 +4,7 @@
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,9 @@ from agnosticfl.cli.deploy import deploy_app
 from agnosticfl.cli.model import add_commands
 from agnosticfl.cli.plain import Program
 from agnosticfl.errors import check, choose, one_line_errors
+
+if TYPE_CHECKING:
+    from agnosticfl.runs.config import Config
 
 app = Program(
     name="agnosticfl", help="Agnostic federated learning: one model that serves every domain."
@@ -106,7 +109,7 @@ def run(
     config = resolve(task, algorithm, target, seed, rounds, settings)
     for setting in settings:
         check(has_effect(config, setting), f"--set {setting} has no effect on {algorithm!r}")
-    _check_which(which, config.evaluation_every)
+    _check_which(which, config)
     folder = out or Path("runs") / f"{config.task}-{run_folder(config)}"
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "track": track or ()}
     options["cache"] = cache_folder(cache)
@@ -145,14 +148,20 @@ def compare(
 ) -> None:
     """Run algorithms on the same seeds and print the paper's table."""
     from agnosticfl import report
-    from agnosticfl.cli.console import fail_if_diverged, print_report, stop_on_signals, watched_run
+    from agnosticfl.cli.console import (
+        fail_if_diverged,
+        messages,
+        print_report,
+        stop_on_signals,
+        watched_run,
+    )
     from agnosticfl.runs import compare as comparison
     from agnosticfl.runs.cache import cache_folder
     from agnosticfl.runs.resolve import resolve
 
     check(not (resume and overwrite), "--resume and --overwrite: give one of them")
     settings = _settings(sets, secure, dp, compress, precision)
-    _check_which(which, resolve(task, "fedavg", sets=settings).evaluation_every)
+    _check_which(which, resolve(task, "fedavg", sets=settings))
     folder = out or Path("runs") / f"compare-{Path(task).stem}"
     with stop_on_signals() as should_stop:
         summaries = comparison.compare(
@@ -171,6 +180,7 @@ def compare(
             target=target,
             rounds=rounds,
             sets=settings,
+            say=messages,
         )
     print_report(report.write_report([folder], folder, which), folder)
     fail_if_diverged(summaries)
@@ -235,6 +245,37 @@ def tune(
 
 
 @app.command()
+def references(
+    task: Task,
+    rounds: Rounds = None,
+    seed: Seed = 0,
+    out: Out = None,
+    sets: Sets = None,
+    resume: Resume = False,
+    precision: Precision = None,
+    cache: Cache = True,
+) -> None:
+    """Find the reference losses of excess-risk: train on each domain alone (fedavg-target).
+
+    Writes the task with what was found, ready to run. Short runs will do: --rounds.
+    """
+    from agnosticfl.cli.console import stop_on_signals, watched_run
+    from agnosticfl.runs.cache import cache_folder
+    from agnosticfl.runs.references import find_references, write_references
+
+    folder = out or Path("runs") / f"references-{Path(task).stem}"
+    settings = _settings(sets, None, None, None, precision)
+    with stop_on_signals() as should_stop:
+        run = functools.partial(
+            watched_run, resume=resume, should_stop=should_stop, cache=cache_folder(cache)
+        )
+        found = find_references(task, folder, run, rounds=rounds, seed=seed, sets=settings)
+    for domain, loss in found.items():
+        typer.echo(f"{domain}: {loss:.6g}")
+    typer.echo(f"the task with them: {write_references(task, folder, found, settings)}")
+
+
+@app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
     out: Annotated[
@@ -293,13 +334,16 @@ def tasks() -> None:
 
 @app.command()
 def algorithms() -> None:
-    """List the algorithms."""
+    """List the algorithms: name, title, paper; whether they can be deployed, and masked."""
     from agnosticfl.registry import METHODS
     from agnosticfl.runs.resolve import find_method
 
     for name in METHODS.names():
         entry = find_method(name)
-        typer.echo(f"{name:16} {entry.title.format(target='one domain'):20} {entry.paper}")
+        can = {"deployable": entry.deployable, "secure": entry.secure}
+        words = ", ".join(word for word, yes in can.items() if yes)
+        title = entry.title.format(target="one domain")
+        typer.echo(f"{name:16} {title:20} {entry.paper:28} {words}".rstrip())
 
 
 @app.command()
@@ -331,15 +375,16 @@ def show(
             typer.echo(line)
 
 
-def _check_which(which: str, evaluation_every: int) -> None:
+def _check_which(which: str, config: "Config") -> None:
     """Now, not after the training."""
     from agnosticfl.runs.kept import WHICH
 
     choose(which, WHICH, "--which")
     check(
-        which == "last" or evaluation_every > 0,
+        which != "best" or config.evaluation_every > 0,
         "--which best needs looks at held-out clients: --set evaluation_every=10, for example",
     )
+    check(which != "mean" or config.mean_model, "--which mean needs --set mean_model=true")
 
 
 def _names(text: str | None, default: Sequence[str]) -> Sequence[str]:

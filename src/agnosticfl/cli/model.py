@@ -24,8 +24,8 @@ def export(
     which: Annotated[
         str | None,
         typer.Option(
-            help="best (by the worst domain on held-out clients) or last; the best by default, or"
-            " the last if there were no looks at held-out clients."
+            help="best (by the worst domain on held-out clients), last or mean; the best by"
+            " default, or the last if there were no looks at held-out clients."
         ),
     ] = None,
     overwrite: Overwrite = False,

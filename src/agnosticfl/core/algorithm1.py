@@ -97,7 +97,11 @@ def step_model(
         step_taken=taken,
         channel_report={},
     )
-    after = state._replace(params=params, opt_state=opt_state, window=window, round=state.round + 1)
+    t = state.round + 1
+    mean = mean_params(state.mean_params, params, t)  # w̄_t
+    after = state._replace(
+        params=params, opt_state=opt_state, window=window, round=t, mean_params=mean
+    )
     return after, info
 
 
@@ -134,6 +138,14 @@ def push(window: Window, count: Array) -> Window:
     counts = jnp.concatenate([window.counts[1:], count[None]])
     mean = jnp.mean(counts, axis=0)
     return Window(counts, jnp.where(mean > 0, mean, window.mean))
+
+
+def mean_params(before: Params | None, params: Params, t: Array) -> Params | None:
+    """w̄_t = w̄_{t-1} + (w_t − w̄_{t-1}) / t, where it is kept."""
+    if before is None:
+        return None
+    share = 1 / t.astype(jnp.float32)
+    return tree.add(before, tree.scale(share, tree.subtract(params, before)))
 
 
 def server_step(
@@ -177,12 +189,12 @@ def client(
     loss_of, step, p = loss_of or domain_loss, step or local_step, work.num_domains
     count = domain_count(examples, p)  # N^k
     loss = loss_of(work.model, params, examples, p)  # L^k
-    beta = client_weight(alpha, count)  # β^k
+    beta, size = client_weight(alpha, count), jnp.sum(count)  # β^k, n_k
     trained, opt_state = local_start(work, params, rate)
     every = itertools.product(range(work.epochs), range(len(batches)))
     for epoch, number in itertools.islice(every, work.local_steps):
         own = step_key(key, epoch, number)
-        trained, opt_state = step(work, trained, opt_state, batches[number], alpha, beta, own)
+        trained, opt_state = step(work, trained, opt_state, batches[number], alpha, beta, size, own)
     return contribution(params, trained, beta, loss, count)
 
 
@@ -207,18 +219,32 @@ def client_weight(alpha: Array, count: Array) -> Array:
 
 
 def local_loss(
-    work: ClientWork, params: Params, batch: Batch, alpha: Array, beta: Array, key: Array
+    work: ClientWork,
+    params: Params,
+    batch: Batch,
+    alpha: Array,
+    beta: Array,
+    size: Array,
+    key: Array,
 ) -> Array:
-    """Σ_i α_i Σ_{j ∈ b ∩ D_i} L(w, x_j, y_j) / β.
+    """Σ_i α_i Σ_{j ∈ b ∩ D_i} L(w, x_j, y_j), divided as `work.normalisation` says.
 
-    With `normalisation="client"`, β is β^k of all the client's examples (the paper's): a step is
-    then about |b| / n_k of what FedAvg would do, and the client's rate must be larger to match.
-    With `"batch"`, β is the same sum over this batch, so equal α give the plain mean over the batch
-    and FedAvg's rates carry over.
+    `"client"`: by β^k of all the client's examples (the paper's). A step is then about |b| / n_k of
+    what FedAvg would do, and the client's rate must be larger to match.
+    `"unbiased"`: by β^k |b| / n_k. The mean over all batches is the client's own weighted loss, as
+    with `"client"`, and equal α give the plain mean over the batch, so FedAvg's rates carry over.
+    `"batch"`: by the same sum as β^k over this batch alone. FedAvg's rates carry over too, but what
+    a batch divides by depends on what it holds: where batches mix domains, small batches bend λ
+    towards the counts.
+
+    Args:
+      beta, size: β^k and n_k, of all the client's examples.
     """
     weight = batch.mask * alpha[batch.domain]
     if work.normalisation == "batch":
         beta = jnp.sum(weight)
+    elif work.normalisation == "unbiased":
+        beta = tree.divide(beta * jnp.sum(batch.mask), size)
     loss = work.model.per_example_loss(params, batch.examples, key)
     return jnp.sum(tree.divide(weight, beta) * jnp.where(batch.mask > 0, loss, 0))
 
@@ -230,10 +256,11 @@ def local_step(
     batch: Batch,
     alpha: Array,
     beta: Array,
+    size: Array,
     key: Array,
 ) -> tuple[Params, PyTree]:
     """w ← w − γ_w ∇ local_loss, with any optimizer in gradient descent's place."""
-    gradient = jax.grad(local_loss, argnums=1)(work, params, batch, alpha, beta, key)
+    gradient = jax.grad(local_loss, argnums=1)(work, params, batch, alpha, beta, size, key)
     updates, opt_state = work.optimizer.update(gradient, opt_state, params)
     return optax.apply_updates(params, updates), opt_state
 

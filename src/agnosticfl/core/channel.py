@@ -29,6 +29,7 @@ from agnosticfl.core.tree import PyTree
 ChannelReport: TypeAlias = dict[str, Array]  # name -> a scalar for the round's record
 
 ENCODE = 2**32 - 1  # what a client's key is folded with for its channel; no epoch has this number
+REPORT = 2**32 - 2  # and what the keys of a second exchange, of reports, are folded with
 
 
 class Decoded(NamedTuple):

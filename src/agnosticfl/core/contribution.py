@@ -60,6 +60,17 @@ def contribution_shapes(model: Model, num_domains: int) -> ClientSum:
     return jax.eval_shape(zeros)
 
 
+def report(domain_loss: Array, domain_count: Array) -> ClientSum:
+    """What a client adds who does not train: L^k and N^k, and no update at all."""
+    return usable(ClientSum((), jnp.zeros(()), domain_loss, domain_count, jnp.zeros(())))
+
+
+def report_shapes(num_domains: int) -> ClientSum:
+    """Shapes and types of a report."""
+    each = jax.ShapeDtypeStruct((num_domains,), jnp.float32)
+    return jax.eval_shape(report, each, each)
+
+
 def usable(sums: ClientSum) -> ClientSum:
     """A contribution, or nothing at all in its place if any number of it is not finite."""
     nothing = jax.tree.map(jnp.zeros_like, sums)._replace(left_out=jnp.ones(()))

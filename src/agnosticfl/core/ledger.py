@@ -7,7 +7,7 @@ import numpy as np
 
 from agnosticfl.core import tree
 from agnosticfl.core.channel import Channel, is_plain, message_bytes, message_shapes
-from agnosticfl.core.contribution import ClientSum
+from agnosticfl.core.contribution import ClientSum, report_shapes
 from agnosticfl.core.state import ServerState
 
 
@@ -39,9 +39,13 @@ def bytes_per_client(state: ServerState, channel: Channel) -> Bytes:
     return Bytes(tree.num_bytes((w, alpha, state.channel_state)), message_bytes(channel, message))
 
 
-def bytes_per_report(state: ServerState) -> Bytes:
+def bytes_per_report(state: ServerState, channel: Channel) -> Bytes:
     """The same for a client who does not train: down w, up L^k and N^k."""
-    return Bytes(tree.num_bytes(state.params), 2 * tree.num_bytes(state.domain_weights))
+    down = tree.num_bytes((state.params, state.report_state))
+    if is_plain(channel):
+        return Bytes(down, 2 * tree.num_bytes(state.domain_weights))
+    message = message_shapes(channel, report_shapes(state.domain_weights.size))
+    return Bytes(down, message_bytes(channel, message))
 
 
 def paper_bytes(state: ServerState, clients: int, agnostic: bool) -> int:

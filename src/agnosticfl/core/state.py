@@ -36,6 +36,8 @@ class ServerState(NamedTuple):
     round: Array  # t, the number of rounds done
     channel_state: ChannelState = ()  # sent down with w and α
     client_rate: Array | None = None  # γ_w where it is data, so that a search compiles once
+    report_state: ChannelState | None = None  # of the channel of those who only report, if any
+    mean_params: Params | None = None  # (w_1 + … + w_t) / t, where it is kept
 
 
 class RoundInfo(NamedTuple):
@@ -68,7 +70,7 @@ def init_state(
 
     Args:
       params: w_0.
-      domain_weights: λ_0; uniform if None.
+      domain_weights: λ_0; uniform if None. A rule that follows the counts starts from those.
       domain_count: N_0, with which the window of `window_size` (r) starts; ones if None.
       channel_state: the channel's first state.
     """
@@ -86,11 +88,12 @@ def init_state(
         f" they must be {num_domains} numbers above 0",
     )
     first = jnp.asarray(count, jnp.float32)
+    start = weight_rule.first(jnp.asarray(weights), first)
     return ServerState(
         params=params,
         opt_state=server_optimizer.init(params),
-        domain_weights=jnp.asarray(weights),
-        rule_state=weight_rule.init(jnp.asarray(weights)),
+        domain_weights=start,
+        rule_state=weight_rule.init(start),
         window=Window(jnp.tile(first, (window_size, 1)), first),
         round=jnp.zeros((), jnp.int32),
         channel_state=channel_state,

@@ -59,6 +59,8 @@ def all_finite(tree: PyTree) -> Array:
 def norm(tree: PyTree) -> Array:
     """Euclidean norm of all numbers of `tree` together; no square of them overflows."""
     leaves = jax.tree.leaves(tree)
+    if not leaves:
+        return jnp.zeros(())
     largest = jnp.max(jnp.array([jnp.max(jnp.abs(leaf)) for leaf in leaves]))
     squares = [jnp.sum(jnp.square(divide(leaf, largest))) for leaf in leaves]
     return largest * jnp.sqrt(jnp.sum(jnp.array(squares)))

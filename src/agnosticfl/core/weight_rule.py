@@ -35,6 +35,10 @@ class WeightRule(NamedTuple):
     # (state, λ) -> the state as if this λ had come out; as it was, if λ is no part of it
     placed: Callable[[RuleState, Array], RuleState] = lambda state, _: state
     follows_losses: bool = True  # whether λ moves by what clients report at all
+    sinks_absent: bool = False  # whether a domain loses weight in a round that it is absent from
+    first: Callable[[Array, Array], Array] = lambda weights, _: (
+        weights
+    )  # (λ_0, N_0) -> λ of round 1
 
 
 def check_domain_weights(weights: Sequence[float] | np.ndarray, num_domains: int) -> np.ndarray:

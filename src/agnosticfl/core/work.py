@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a client works on and with: batches, and what it does in a round."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import optax
@@ -12,6 +12,7 @@ from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.model import Examples, Model, Params
 from agnosticfl.core.tree import PyTree
 from agnosticfl.errors import check, choose
+from agnosticfl.options import Normalisation
 
 
 class Batch(NamedTuple):
@@ -46,7 +47,7 @@ def check_work(work: ClientWork) -> ClientWork:
     check(work.num_domains >= 1, f"number of domains (p) is {work.num_domains}; must be ≥ 1")
     check(work.batch_size >= 1, f"batch size (B) is {work.batch_size}; it must be at least 1")
     check(work.epochs >= 1, f"epochs (E) is {work.epochs}; it must be at least 1")
-    choose(work.normalisation, ("client", "batch"), "normalisation")
+    choose(work.normalisation, get_args(Normalisation), "normalisation")
     limit = work.local_steps
     check(limit is None or limit >= 1, f"local steps is {limit}; it must be at least 1")
     return work

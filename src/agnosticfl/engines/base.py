@@ -30,20 +30,19 @@ class Cohort(NamedTuple):
     clients: np.ndarray  # C_t
 
 
-class CompileBlock(Protocol):
-    """Compiles a round into many, (state, cohorts) -> (states, infos), both stacked, [R, …]."""
+class Stacked(NamedTuple):
+    """The cohorts of many rounds."""
 
-    def __call__(
-        self, round: Round, /
-    ) -> Callable[[ServerState, PyTree], tuple[ServerState, RoundInfo]]: ...
+    shared: PyTree  # what is the same in all of them
+    each: PyTree  # what each has of its own, stacked, [R, …]
 
 
 class Blocks(NamedTuple, Generic[C]):
     """Many rounds in one compiled call, for a model that takes less time than its call does."""
 
     rounds: int  # R, the same in every call
-    cohorts: Callable[[int], C]  # round t -> the input of rounds t … t+R−1
-    compile: CompileBlock
+    cohorts: Callable[[int], Stacked]  # round t -> the input of rounds t … t+R−1
+    cohort: Callable[[PyTree, PyTree], C]  # (what is shared, a round's own) -> its cohort
 
 
 def compiled(function: F, **options: Any) -> F:
@@ -52,6 +51,35 @@ def compiled(function: F, **options: Any) -> F:
     on_card = {"xla_gpu_enable_command_buffer": kinds}
     nvidia = "cuda" in jax.local_devices()[0].client.platform_version
     return jax.jit(function, compiler_options=on_card if nvidia else None, **options)  # type: ignore[return-value]
+
+
+def compile_block(
+    blocks: Blocks[C], round: Round
+) -> Callable[[ServerState], tuple[ServerState, RoundInfo]]:
+    """A compiled loop over rounds: state -> each round's state and info, both stacked, [R, …]."""
+
+    @compiled
+    def block(state: ServerState, stacked: Stacked) -> Any:
+        def one_round(state: ServerState, own: PyTree) -> tuple[Any, Any]:
+            state, info = round(state, blocks.cohort(stacked.shared, own))
+            return state, (state, info)
+
+        return jax.lax.scan(one_round, state, stacked.each)[1]
+
+    return lambda state: block(state, blocks.cohorts(int(state.round) + 1))
+
+
+def paired(one: Blocks[C], other: Blocks[Any]) -> Blocks[tuple[C, Any]]:
+    """Blocks of rounds that get two cohorts."""
+
+    def cohorts(t: int) -> Stacked:
+        a, b = one.cohorts(t), other.cohorts(t)
+        return Stacked((a.shared, b.shared), (a.each, b.each))
+
+    def cohort(shared: PyTree, own: PyTree) -> tuple[C, Any]:
+        return one.cohort(shared[0], own[0]), other.cohort(shared[1], own[1])
+
+    return Blocks(one.rounds, cohorts, cohort)
 
 
 def as_it_is(round: F) -> F:

@@ -26,7 +26,7 @@ from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.random import client_key, step_key
 from agnosticfl.core.sampling import Sampler
 from agnosticfl.core.work import ClientWork, local_start
-from agnosticfl.engines.base import Blocks, Engine, as_it_is, compiled
+from agnosticfl.engines.base import Blocks, Engine, Stacked, as_it_is, compiled
 from agnosticfl.engines.helpers import feed, plan, shards
 from agnosticfl.engines.helpers.batches import LocalStep, batch_at, local_step_at
 from agnosticfl.engines.helpers.feed import Pool
@@ -213,26 +213,14 @@ def _case(work: ClientWork, planner: Planner) -> Any:
 def in_blocks(planner: Planner, pool: Pool, width: Width, rounds: int) -> Blocks[LaneCohort]:
     """Blocks of `rounds` rounds: a loop over their plans, with all data on the device."""
 
-    def packed(t: int) -> LaneCohort:
+    def packed(t: int) -> Stacked:
         cohorts = plan.plans(planner, range(t, t + rounds))
         layouts = plan.layouts(planner, cohorts, *width)
-        return jax.device_put(LaneCohort(pool, feed.for_device(cohorts), layouts))
+        return Stacked(pool, jax.device_put((feed.for_device(cohorts), layouts)))
 
-    return Blocks(rounds, feed.prefetched(packed, rounds), compile_block)
-
-
-def compile_block(round: Callable[[Any, LaneCohort], tuple[Any, Any]]) -> Any:
-    """A compiled loop over rounds whose plans are stacked; gives each round's state and info."""
-
-    @compiled
-    def block(state: Any, packed: LaneCohort) -> Any:
-        def one_round(state: Any, own: tuple[Plan, Layout]) -> tuple[Any, Any]:
-            state, info = round(state, LaneCohort(packed.pool, *own))
-            return state, (state, info)
-
-        return jax.lax.scan(one_round, state, (packed.cohort, packed.layout))[1]
-
-    return block
+    return Blocks(
+        rounds, feed.prefetched(packed, rounds), lambda shared, own: LaneCohort(shared, *own)
+    )
 
 
 def train(
@@ -253,7 +241,8 @@ def train(
         key = step_key(keys[slot], place.epoch, place.batch)
         batch = batch_at(work, pool, cohort, place)
         before, state = lane
-        return local_step(work, before, state, batch, alpha, stats.beta[slot], key)
+        beta, size = stats.beta[slot], jnp.sum(stats.domain_count[slot])
+        return local_step(work, before, state, batch, alpha, beta, size, key)
 
     def step(s: Array, carry: Any) -> Any:
         lanes, total = carry

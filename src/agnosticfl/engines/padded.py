@@ -90,13 +90,13 @@ def client_in_one_scan(
     p = work.num_domains
     count = jax.vmap(lambda b: domain_count(b, p))(batches).sum(0)
     loss = jax.vmap(lambda b: domain_loss(work.model, params, b, p))(batches).sum(0)
-    beta = client_weight(alpha, count)
+    beta, size = client_weight(alpha, count), jnp.sum(count)
     real = jnp.any(batches.mask > 0, axis=1)
     limit = num_steps(work, jnp.sum(batches.mask).astype(jnp.int32))
 
     def step(carry: Any, inputs: Any) -> tuple[Any, None]:
         (params, opt_state), (batch, key, wanted) = carry, inputs
-        new = local_step(work, params, opt_state, batch, alpha, beta, key)
+        new = local_step(work, params, opt_state, batch, alpha, beta, size, key)
         return tree.select(wanted, new, carry), None
 
     def epoch(carry: Any, number: Array) -> tuple[Any, None]:

@@ -9,29 +9,20 @@ import jax.numpy as jnp
 from jax import Array
 
 from agnosticfl.core import tree
+from agnosticfl.core.channel import PLAIN, REPORT, Channel, sent_by_client
+from agnosticfl.core.contribution import ChannelState, Total, report
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.model import Params
+from agnosticfl.core.random import client_key
 from agnosticfl.core.sampling import Sampler
 from agnosticfl.core.work import ClientWork
+from agnosticfl.engines.base import Blocks, Stacked
 from agnosticfl.engines.helpers import feed, plan
 from agnosticfl.engines.helpers.feed import Pool
-from agnosticfl.engines.helpers.losses import loss_by_steps, num_loss_batches
+from agnosticfl.engines.helpers.losses import loss_by_steps, loss_in_one_loop, num_loss_batches
 from agnosticfl.engines.helpers.plan import Plan
 
-
-class DomainSum(NamedTuple):
-    """What those who report add up to."""
-
-    domain_loss: Array  # [p] Σ_k L^k_i, summed over examples
-    domain_count: Array  # [p] Σ_k N^k_i
-
-
-class Reporters(NamedTuple):
-    """Who reports, and the sum of what they say."""
-
-    cohort: Callable[[int], Any]  # round t -> its input
-    domain_sum: Callable[[Params, Any], DomainSum]
-    clients_per_round: int
+MOST_EXAMPLES = 2**22  # in a block of rounds: its plan then stays well below the data itself
 
 
 class ReportCohort(NamedTuple):
@@ -39,11 +30,32 @@ class ReportCohort(NamedTuple):
 
     pool: Pool
     cohort: Plan
-    loss_batches: int
+    loss_batches: int | None = None  # how often the host calls a step; None in a block
 
 
-def reporters(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int) -> Reporters:
-    """The clients that `sampler` draws; of those with a loss that is not finite, nothing counts."""
+class Reporters(NamedTuple):
+    """Who reports, and the sum of what they say."""
+
+    cohort: Callable[[int], ReportCohort]  # round t -> its input
+    # (w, the channel's state, who reports) -> Σ_k of what their channel lets through
+    total: Callable[[Params, ChannelState, ReportCohort], Total]
+    clients_per_round: int
+    channel: Channel
+    blocks: Callable[[int], Blocks[ReportCohort] | None]  # of so many rounds, if data fits
+
+
+def reporters(
+    work: ClientWork,
+    data: FederatedData,
+    sampler: Sampler,
+    seed: int,
+    channel: Channel = PLAIN,
+) -> Reporters:
+    """The clients that `sampler` draws; of those with a loss that is not finite, nothing counts.
+
+    Args:
+      channel: what is done to a report, a `ClientSum` without an update, before it is sent.
+    """
     planner = plan.make_planner(work, data, sampler, seed)
     measure = loss_by_steps(work.model, work.num_domains)
 
@@ -53,13 +65,32 @@ def reporters(work: ClientWork, data: FederatedData, sampler: Sampler, seed: int
         pool, cohort = jax.device_put(feed.of_cohort(data, cohort))
         return ReportCohort(pool, cohort, batches)
 
-    @jax.jit
-    def total(loss: Array, count: Array) -> DomainSum:
-        usable = jnp.all(jnp.isfinite(loss), axis=1, keepdims=True)
-        return DomainSum(*(jnp.sum(jnp.where(usable, x, 0), axis=0) for x in (loss, count)))
+    def summed(loss: Array, state: ChannelState, cohort: Plan) -> Total:
+        def one_client(loss: Array, count: Array, client: Array) -> Any:
+            key = jax.random.fold_in(client_key(cohort.seed, cohort.round, client), REPORT)
+            return sent_by_client(channel, state, report(loss, count), key)
 
-    def domain_sum(params: Params, fed: ReportCohort) -> DomainSum:
+        sent = jax.vmap(one_client)(loss, cohort.domain_count, cohort.clients)
+        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0, dtype=leaf.dtype), sent)
+
+    summed_alone = jax.jit(summed)
+
+    def total(params: Params, state: ChannelState, fed: ReportCohort) -> Total:
+        if fed.loss_batches is None:
+            loss = loss_in_one_loop(work.model, params, fed.pool, fed.cohort, work.num_domains)
+            return summed(loss, state, fed.cohort)
         loss = measure(params, fed.pool, fed.cohort, fed.loss_batches)
-        return total(loss, fed.cohort.domain_count)
+        return summed_alone(loss, state, fed.cohort)
 
-    return Reporters(feed.prefetched(fed), domain_sum, len(sampler(1)))
+    def blocks(rounds: int) -> Blocks[ReportCohort] | None:
+        if not feed.fits(data) or rounds * plan.most_examples(planner) > MOST_EXAMPLES:
+            return None
+        pool = jax.device_put(feed.whole(data))
+
+        def stacked(t: int) -> Stacked:
+            cohorts = plan.plans(planner, range(t, t + rounds))
+            return Stacked(pool, jax.device_put(feed.for_device(cohorts)))
+
+        return Blocks(rounds, feed.prefetched(stacked, rounds), ReportCohort)
+
+    return Reporters(feed.prefetched(fed), total, len(sampler(1)), channel, blocks)

@@ -71,7 +71,12 @@ def steps_engine(
 
     @jax.jit
     def step(
-        trained: tuple[Params, Any], alpha: Array, beta: Array, pool: Pool, cohort: Plan, at: Any
+        trained: tuple[Params, Any],
+        alpha: Array,
+        stats: ClientStats,
+        pool: Pool,
+        cohort: Plan,
+        at: Any,
     ) -> tuple[Params, Any]:
         slot, number = map(jnp.asarray, at)
         place = local_step_at(work, cohort, slot, number)
@@ -79,7 +84,8 @@ def steps_engine(
         key = client_key(cohort.seed, cohort.round, cohort.clients[slot])
         key = step_key(key, place.epoch, place.batch)
         params, opt_state = trained
-        return local_step(work, params, opt_state, batch, alpha, beta[slot], key)
+        beta, size = stats.beta[slot], jnp.sum(stats.domain_count[slot])
+        return local_step(work, params, opt_state, batch, alpha, beta, size, key)
 
     @jax.jit
     def add(
@@ -99,7 +105,7 @@ def steps_engine(
         for slot, steps in enumerate(local_steps):
             trained = start
             for number in range(steps):
-                trained = step(trained, alpha, stats.beta, pool, cohort, (slot, number))
+                trained = step(trained, alpha, stats, pool, cohort, (slot, number))
             total = add(total, sent, trained[0], stats, cohort, slot)
         return total if together is None else together(total)
 

@@ -129,6 +129,8 @@ def _training(run: Run, which: str) -> Iterator[str]:
             f" domain of held-out clients ({look['domain']}) had {look['metric']}"
             f" {look['value']:.4g}; test examples had no say"
         )
+    elif which == "mean":
+        yield f"- the mean of the models of all {config.rounds} rounds"
     else:
         yield f"- the model after the last of {config.rounds} rounds"
     weights = zip(summary["domains"], summary["domain_weights"], strict=True)

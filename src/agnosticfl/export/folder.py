@@ -45,8 +45,8 @@ def export_run(
 
     Args:
       run: a run folder.
-      which: "best", by the worst domain on held-out clients, or "last"; the best if None, or the
-        last of a run that did not look at held-out clients.
+      which: "best", by the worst domain on held-out clients, "last" or "mean"; the best if None, or
+        the last of a run that did not look at held-out clients.
       overwrite: replace the exported model that is in `out`.
     """
     run = Path(run)
@@ -101,7 +101,7 @@ def _check_run(run: Path) -> None:
 def _why_not(which: str) -> str:
     if which == "last":
         return ": a run of an older version; train again"
-    return ": it had no looks at held-out clients (evaluation_every), so only the last is there"
+    return f": that needs {kept.NEEDS[which]}"
 
 
 def _manifest(folder: Path) -> dict[str, FileInfo]:

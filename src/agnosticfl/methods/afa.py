@@ -5,14 +5,10 @@ The algorithm itself is `core/algorithm1.py`, server and client; here it meets a
 and the clients of a round. FedAvg and most rivals are the same rounds with other settings.
 """
 
-from collections.abc import Callable
-
 from agnosticfl.core.algorithm1 import agnostic_round
 from agnosticfl.core.ledger import bytes_per_client, paper_bytes, times
 from agnosticfl.core.precision import in_precision
-from agnosticfl.core.state import RoundInfo, ServerState
-from agnosticfl.core.tree import PyTree
-from agnosticfl.engines.base import Blocks
+from agnosticfl.engines.base import compile_block
 from agnosticfl.methods.base import Algorithm, Parts, method
 from agnosticfl.methods.heldout import heldout_rounds
 
@@ -47,13 +43,5 @@ def agnostic_rounds(parts: Parts) -> Algorithm:
         parts.clients_per_round,
         lambda state: times(parts.clients_per_round, bytes_per_client(state, parts.way)),
         engine.choices,
-        None if engine.blocks is None else _block(engine.blocks, round),
+        None if engine.blocks is None else compile_block(engine.blocks, round),
     )
-
-
-def _block(
-    blocks: Blocks[PyTree],
-    round: Callable[[ServerState, PyTree], tuple[ServerState, RoundInfo]],
-) -> Callable[[ServerState], tuple[ServerState, RoundInfo]]:
-    compiled = blocks.compile(round)
-    return lambda state: compiled(state, blocks.cohorts(int(state.round) + 1))

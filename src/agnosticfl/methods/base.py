@@ -9,12 +9,13 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, ParamSpec, overload
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from agnosticfl import weights
 from agnosticfl.core.channel import Channel, ChannelBuilder, plain
 from agnosticfl.core.cohorts import SamplerBuilder, uniform_cohorts
-from agnosticfl.core.contribution import contribution_shapes
+from agnosticfl.core.contribution import contribution_shapes, report_shapes
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.ledger import Bytes
 from agnosticfl.core.model import Model
@@ -65,7 +66,7 @@ class Parts:
         AFA.
       window_size: r, the number of rounds over which the domain counts are averaged for α.
       epochs: E.
-      normalisation: of the local loss, `"client"` (the paper's) or `"batch"`; see
+      normalisation: of the local loss, `"client"` (the paper's), `"unbiased"` or `"batch"`; see
         `core.algorithm1.local_loss`.
       init_domain_weights: λ_0; default uniform.
       init_domain_count: N_0; default ones.
@@ -74,9 +75,11 @@ class Parts:
       engine: how the sum over clients is computed; default `engines.auto_engine`.
       channel: what happens to a contribution on its way into the sum; default nothing at all.
       heldout: clients who do not train. If given, λ follows their losses; see `methods.heldout`.
+      report_channel: the same for a report of theirs, if those who train have a channel.
       precision: of the factors of matrix products, `"float32"`, `"tf32"` or `"bf16"`; see
         `core.precision`.
       local_steps: the most local steps that a client takes; default all of its E epochs.
+      mean_model: whether the state carries the mean of all models, too.
     """
 
     model: Model
@@ -97,8 +100,10 @@ class Parts:
     engine: EngineBuilder | None = None
     channel: ChannelBuilder | None = None
     heldout: FederatedData | None = None
+    report_channel: ChannelBuilder | None = None
     precision: str = "float32"
     local_steps: int | None = None
+    mean_model: bool = False
 
     def __post_init__(self) -> None:
         check(self.seed >= 0, f"seed is {self.seed}; it must be a whole number ≥ 0")
@@ -118,6 +123,11 @@ class Parts:
         """The channel, for the shapes of this model's contributions."""
         shapes = contribution_shapes(self.model, self.data.num_domains)
         return (self.channel or plain)(shapes)
+
+    @functools.cached_property
+    def report_way(self) -> Channel:
+        """The channel of held-out clients, for the shapes of their reports."""
+        return (self.report_channel or plain)(report_shapes(self.data.num_domains))
 
     @functools.cached_property
     def work(self) -> ClientWork:
@@ -146,8 +156,9 @@ class Parts:
 
     def init(self) -> ServerState:
         """The state before round 1."""
-        return init_state(
-            jax.jit(self.model.init)(jax.random.key(self.seed)),
+        params = jax.jit(self.model.init)(jax.random.key(self.seed))
+        state = init_state(
+            params,
             self.server_steps,
             self.rule,
             self.data.num_domains,
@@ -156,6 +167,15 @@ class Parts:
             self.init_domain_count,
             self.way.init(),
         )
+        return state._replace(
+            report_state=self.report_way.init() if self.report_channel else None,
+            mean_params=jax.tree.map(jnp.zeros_like, params) if self.mean_model else None,
+        )
+
+
+def reports_per_round(clients_per_round: int, heldout: FederatedData) -> int:
+    """How many held-out clients report in a round: as many as train, all if there are fewer."""
+    return min(clients_per_round, heldout.num_clients)
 
 
 class Method(NamedTuple):
@@ -168,7 +188,8 @@ class Method(NamedTuple):
     settings: Mapping[str, Any]  # what makes it this method; stronger than the task's own
     like: str | None  # whose [algorithms.NAME] in a task, its rates, holds for this one too
     parameter: tuple[str, str] | None  # symbol and dotted key of what its title tells
-    deployable: bool  # whether a round is one sum over whoever takes part
+    deployable: bool  # whether a round is one sum over whoever takes part, of the usual clients
+    secure: bool  # whether it needs nothing of a client but sums, which can be masked and noised
     is_reference: bool  # whether others are measured against it, and it finds the target
     # (state, c) -> bytes of a round by the paper's formula, where the paper has one
     paper_bytes: Callable[[ServerState, int], int] | None
@@ -229,6 +250,7 @@ def method(
     like: str | None = None,
     parameter: tuple[str, str] | None = None,
     deployable: bool = False,
+    secure: bool = True,
     is_reference: bool = False,
     paper_bytes: Callable[[ServerState, int], int] | None = None,
 ):  # what comes back has the keywords of `Parts`, which only a checker can write down
@@ -242,6 +264,7 @@ def method(
         like=like,
         parameter=parameter,
         deployable=deployable,
+        secure=secure,
         is_reference=is_reference,
         paper_bytes=paper_bytes,
     )

@@ -33,6 +33,7 @@ from agnosticfl.core.tree import PyTree
 from agnosticfl.core.work import num_steps
 from agnosticfl.engines.reporters import reporters
 from agnosticfl.errors import check
+from agnosticfl.methods.agnostic_rivals import PROJECTED
 from agnosticfl.methods.base import Algorithm, Parts, method
 from agnosticfl.methods.reporting import moved_by_reports, with_reports
 
@@ -52,11 +53,12 @@ class Walk(NamedTuple):
     title="DRFA",
     paper="Deng et al. 2020",
     settings={
-        "normalisation": "batch",
+        "normalisation": "unbiased",
         "weights_follow": "train",
-        "weight_rule": {"name": "projected_gradient", "learning_rate": 0.01},
+        "weight_rule": PROJECTED,
     },
     like="fedavg",
+    secure=False,
 )
 def drfa(parts: Parts) -> Algorithm:
     """DRFA: training with a snapshot by the clients of C_t, then losses at it by another draw.
@@ -82,12 +84,12 @@ def drfa(parts: Parts) -> Algorithm:
     train = training_round(parts, engine.sum_over_clients, max(steps, 1))
     train = engine.compile(in_precision(train, parts.precision))
 
-    move = moved_by_reports(parts.rule)
+    move = moved_by_reports(parts.rule, others.channel, seed)
 
     def round(state: ServerState, cohorts: tuple[PyTree, PyTree]) -> tuple[ServerState, RoundInfo]:
         training, reporting = cohorts
         state, info, snapshot = train(state, training)
-        state, info, loss = move(state, info, others.domain_sum(snapshot, reporting))
+        state, info, loss, _ = move(state, info, others.total(snapshot, (), reporting))
         return state, info._replace(mean_domain_loss=loss)
 
     return with_reports(parts, engine, others, round, bytes_of_training)

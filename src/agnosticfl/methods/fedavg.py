@@ -15,9 +15,9 @@ def plain_bytes(state: ServerState, clients: int) -> int:
     return paper_bytes(state, clients, agnostic=False)
 
 
-# FedAvg's rates are for batches, and hold for all who divide by the batch.
+# FedAvg's rates are for the mean over a batch, and hold for all who take that mean.
 UNIFORM = {
-    "normalisation": "batch",
+    "normalisation": "unbiased",
     "weight_rule": {"name": "proportional"},
     "weights_follow": "train",  # λ follows no loss at all
 }
@@ -35,8 +35,8 @@ UNIFORM = {
 def fedavg(parts: Parts) -> Algorithm:
     """FedAvg (uniform): every example counts the same.
 
-    λ follows the counts, so α is one constant, and with `batch` normalisation a local step is plain
-    gradient descent on the batch's mean loss.
+    λ follows the counts, so α is one constant, and with `unbiased` normalisation a local step is
+    plain gradient descent on the batch's mean loss.
     """
     return agnostic_rounds(parts)
 
@@ -46,7 +46,7 @@ def fedavg(parts: Parts) -> Algorithm:
     title="FedAvg ({target})",
     paper="McMahan et al. 2017",
     settings={
-        "normalisation": "batch",
+        "normalisation": "unbiased",
         "weight_rule": {"name": "fixed"},
         "weights_follow": "train",
     },

@@ -36,7 +36,7 @@ def write_report(
     """Compares the finished runs in `folders` and writes the report into `out`.
 
     Args:
-      which: model of each run: "last", or "best" by its worst domain on held-out clients.
+      which: model of each run: "last", "best" by its worst domain on held-out clients, or "mean".
       per_client: a file for the values of single clients.
     """
     if per_client is not None:

@@ -79,7 +79,7 @@ class Bootstrap(NamedTuple):
 
 class Comparison(NamedTuple):
     task: str
-    which: str  # model of each run: "last" or "best"
+    which: str  # model of each run: "last", "best" or "mean"
     domains: list[str]
     metrics: list[str]  # the one that tells the worst domain first
     rows: list[Row]
@@ -146,6 +146,8 @@ def model_text(comparison: Comparison) -> str:
     """Which model of each run the numbers are of; "" for the last, which nobody has to be told."""
     if comparison.which == "last":
         return ""
+    if comparison.which == "mean":
+        return " of the mean of the models of all rounds"
     rounds = sorted({run.round for run in comparison.runs})
     from_to = f"{rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else f"{rounds[0]}"
     return (

@@ -13,13 +13,13 @@ from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.files import read_json
 from agnosticfl.runs.compare import order_of
 from agnosticfl.runs.config import Config, from_table
-from agnosticfl.runs.kept import WHICH
+from agnosticfl.runs.kept import NEEDS, WHICH
 from agnosticfl.runs.predictions import Predictions, read_predictions
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import find_method
 from agnosticfl.weights import from_table as rule_from_table
 
-# What a summary says of the last model at its top, and of the best one under "best".
+# What a summary says of the last model at its top, and of another one under its name.
 OF_A_MODEL = ("test", "heldout", "overall", "clients")
 
 
@@ -53,8 +53,8 @@ class Run(NamedTuple):
     @property
     def round(self) -> int:
         """The round that its model is from."""
-        best = self.which == "best"
-        return self.summary["best"]["round"] if best else self.records[-1]["round"]
+        last = self.which == "last"
+        return self.records[-1]["round"] if last else self.summary[self.which]["round"]
 
     @property
     def test_examples(self) -> dict[str, int]:
@@ -100,7 +100,7 @@ def load_runs(folders: Iterable[Path], which: str = "last") -> list[Run]:
     """The finished runs in `folders`, each a run folder or a folder of run folders.
 
     Args:
-      which: model of each run: "last", or "best" by its worst domain on held-out clients.
+      which: model of each run: "last", "best" by its worst domain on held-out clients, or "mean".
     """
     choose(which, WHICH, "model of a run")
     runs: list[Run] = []
@@ -115,18 +115,15 @@ def load_runs(folders: Iterable[Path], which: str = "last") -> list[Run]:
             )
         check(bool(found), f"{folder} holds no finished run (no summary.json)")
         runs += found
-    return [with_best(run) for run in runs] if which == "best" else runs
+    return runs if which == "last" else [with_model(run, which) for run in runs]
 
 
-def with_best(run: Run) -> Run:
-    """The same run, with the results of its best model."""
-    check(
-        "best" in run.summary,
-        f"{run.folder} has no best model: it never looked at held-out clients (evaluation_every)",
-    )
-    best = run.summary["best"]
-    own = {part: best[part] for part in OF_A_MODEL if part in best}
-    return run._replace(summary=run.summary | own, which="best")
+def with_model(run: Run, which: str) -> Run:
+    """The same run, with the results of another model than its last."""
+    check(which in run.summary, f"{run.folder} has no {which} model: that needs {NEEDS[which]}")
+    model = run.summary[which]
+    own = {part: model[part] for part in OF_A_MODEL if part in model}
+    return run._replace(summary=run.summary | own, which=which)
 
 
 def is_reference(algorithm: str) -> bool:

@@ -17,7 +17,7 @@ from agnosticfl.channels.dp import Privacy, RunFacts, differential_privacy
 from agnosticfl.channels.fixed_point import simulated
 from agnosticfl.core import tree
 from agnosticfl.core.channel import ChannelBuilder, plain
-from agnosticfl.core.contribution import contribution_shapes
+from agnosticfl.core.contribution import contribution_shapes, report_shapes
 from agnosticfl.core.evaluate import metric_readings
 from agnosticfl.core.federated import FederatedData, Splits, digest_of
 from agnosticfl.core.metrics import Reading
@@ -26,7 +26,7 @@ from agnosticfl.core.precision import model_in_precision
 from agnosticfl.engines.base import EngineBuilder
 from agnosticfl.engines.helpers.tuning import Tuner
 from agnosticfl.errors import check, choose
-from agnosticfl.methods.base import Algorithm, Parts
+from agnosticfl.methods.base import Algorithm, Parts, reports_per_round
 from agnosticfl.options import call_with_options, options_of
 from agnosticfl.registry import ENGINES, MODELS, SAMPLERS, SOURCES
 from agnosticfl.runs.config import Config
@@ -73,7 +73,7 @@ def assemble(
     check_features(model, data, config.model["name"])
     readings = metric_readings(model, data.test)
     choose(config.metric, readings, f"metric of model {config.model['name']!r}")
-    privacy = build_privacy(config, model, data)
+    privacy, heldout = build_privacy(config, model, data), _followed(config, data)
 
     def steps(key: str) -> optax.GradientTransformation:
         return build_optimizer(getattr(config, key), key, key in rates_in_state)
@@ -94,9 +94,11 @@ def assemble(
         seed=config.seed,
         cohorts=SAMPLERS.build(config.sampling, "sampling"),
         engine=engine,
-        heldout=_followed(config, data),
+        heldout=heldout,
         channel=build_channel(config, privacy),
+        report_channel=None if heldout is None else build_report_channel(config, heldout, privacy),
         precision=config.precision,
+        mean_model=config.mean_model,
     )
     entry = find_method(config.algorithm)
     known = {k: v for k, v in given_options(config).items() if k in entry.options}
@@ -143,10 +145,20 @@ def build_privacy(config: Config, model: Model, data: Splits) -> Privacy | None:
         "dp: the accounting holds for uniform cohorts of fixed size only; sampling is"
         f" {config.sampling}",
     )
-    train = data.train
+    train, heldout = data.train, _followed(config, data)
     shapes = contribution_shapes(model, train.num_domains)
     facts = RunFacts(shapes, config.rounds, config.clients_per_round, train.num_clients)
-    return call_with_options(differential_privacy, config.dp, "dp", facts)
+    privacy: Privacy = call_with_options(differential_privacy, config.dp, "dp", facts)
+    if heldout is None:
+        return privacy
+    number = reports_per_round(config.clients_per_round, heldout)
+    shapes = report_shapes(train.num_domains)
+    facts = RunFacts(shapes, config.rounds, number, heldout.num_clients)
+    own = {
+        key: value for key, value in config.dp.items() if key != "population"
+    }  # of those who train
+    where = "dp of the held-out clients"
+    return privacy._replace(reports=call_with_options(differential_privacy, own, where, facts))
 
 
 def _followed(config: Config, data: Splits) -> FederatedData | None:
@@ -217,3 +229,17 @@ def build_channel(config: Config, privacy: Privacy | None = None) -> ChannelBuil
         "dp: under secure aggregation the server cannot add the noise; mode must be 'distributed'",
     )
     return privacy.channel  # whole numbers, which a secure sum adds as they are
+
+
+def build_report_channel(
+    config: Config, heldout: FederatedData, privacy: Privacy | None
+) -> ChannelBuilder:
+    """The same for the reports of held-out clients, which have no update to make smaller."""
+    if privacy is not None:
+        assert privacy.reports is not None
+        return privacy.reports.channel
+    if config.secure is None:
+        return plain
+    own = {key: value for key, value in config.secure.items() if key != "name"}
+    number = reports_per_round(config.clients_per_round, heldout)
+    return call_with_options(simulated, own, "secure", number, None)

@@ -2,10 +2,11 @@
 """A comparison on the same seeds; the paper's is FedAvg (uniform), FedAvg (target-only) and AFA."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from agnosticfl.core.evaluate import worst_domain
 from agnosticfl.errors import check
 from agnosticfl.files import read_json, write_json
 from agnosticfl.registry import METHODS
@@ -29,13 +30,16 @@ def compare(
     target: str | None = None,
     rounds: int | None = None,
     sets: Sequence[str] = (),
+    say: Callable[[str], Any] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Runs the methods in folders below `out` and returns the summaries.
 
     Args:
       run: what to do with each configuration (`runs.run.run` with its options filled in).
       algorithms: names of methods, in the order of the tables.
-      target: the domain of FedAvg (target-only); the one FedAvg (uniform) serves worst if None.
+      target: the domain of FedAvg (target-only); the one whose held-out clients FedAvg (uniform)
+        serves worst if None.
+      say: gets messages for the user.
     """
     check(seeds >= 1, f"number of seeds is {seeds}; it must be at least 1")
     chosen = _to_run(algorithms, target)
@@ -51,7 +55,7 @@ def compare(
     for name in chosen:
         own = [run(config, out / run_folder(config)) for config in configs(name, target)]
         if find_method(name).is_reference:
-            target = target or _worst(own)
+            target = target or _worst(own, configs(name)[0].metric, bool(_needing(chosen)), say)
         summaries += own
     return summaries
 
@@ -74,7 +78,7 @@ def _to_run(algorithms: Sequence[str], target: str | None) -> list[str]:
     """The methods in the order to run them: one that tells the target comes before its users."""
     entries = {name: find_method(name) for name in algorithms}
     check(bool(entries), "no algorithm was given to compare")
-    needs = [name for name, entry in entries.items() if entry.takes_target]
+    needs = _needing(entries)
     names = ", ".join(entries)
     check(bool(needs) or target is None, f"none of {names} takes a --target")
     tells = [name for name, entry in entries.items() if entry.is_reference]
@@ -99,6 +103,26 @@ def _check_before_running(
         )
 
 
-def _worst(summaries: list[dict[str, Any]]) -> str:
-    """The domain that most seeds have as their worst; of equals, the first seed's."""
-    return statistics.mode(summary["worst_domain"] for summary in summaries)
+def _needing(algorithms: Iterable[str]) -> list[str]:
+    return [name for name in algorithms if find_method(name).takes_target]
+
+
+def _worst(
+    summaries: list[dict[str, Any]], metric: str, needed: bool, say: Callable[[str], Any]
+) -> str:
+    """The domain that most seeds have as their worst; of equals, the first seed's.
+
+    Held-out clients tell it: what is tested must not choose what is trained on.
+    """
+    if "heldout" not in summaries[0]:
+        found = statistics.mode(summary["worst_domain"] for summary in summaries)
+        if needed:
+            say(
+                f"warning: there are no held-out clients, so the target {found!r} was found on test"
+                " clients; --target DOMAIN names one"
+            )
+        return found
+    return statistics.mode(
+        worst_domain(summary["heldout"], metric, summary["higher_is_better"][metric]).domain
+        for summary in summaries
+    )

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from agnosticfl.errors import BadInput
-from agnosticfl.options import NEEDED, AtLeastOne, Option
+from agnosticfl.options import NEEDED, AtLeastOne, Normalisation, Option
 
 Table: TypeAlias = dict[str, Any]
 
@@ -62,10 +62,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Meta(description="the most local steps of a client; all of its E epochs if left out"),
     ] = None
     normalisation: Annotated[
-        Literal["client", "batch"],
+        Normalisation,
         Meta(
             description="what the local loss is divided by: β^k of all the client's examples, "
-            "as in the paper, or the same sum over the batch, as FedAvg does"
+            "as in the paper; β^k times the batch's share of them, which has FedAvg's rates; or "
+            "the same sum over the batch, which has them too but bends λ towards the counts"
         ),
     ] = "client"
     server_optimizer: Annotated[
@@ -124,6 +125,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     compress: Annotated[
         Table | None, Meta(description="smaller uploads: bits = 8 or 4, or top_k, a share")
     ] = None
+    mean_model: Annotated[
+        bool,
+        Meta(
+            description="keep and measure the mean of the models of all rounds, too: AFL's"
+            " guarantee is about it"
+        ),
+    ] = False
     metric: Annotated[str, Meta(description="by which the worst domain is told")] = "loss"
     evaluation_every: Annotated[
         int, Meta(description="rounds between two looks at held-out clients; 0 for none", ge=0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that a run keeps: the last, and the best by its worst domain on held-out clients.
+"""The models that a run keeps: the last, the best by its worst held-out domain, the mean of all.
 
-Each is one file of safetensors, models/last.safetensors and models/best.safetensors, which holds
-the parameters by name, the round they are from, and a checksum of them.
+Each is one file of safetensors, models/last.safetensors and so on, which holds the parameters by
+name, the round they are from, and a checksum of them.
 """
 
 import hashlib
@@ -23,7 +23,13 @@ from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.files import write_bytes
 
 FOLDER = "models"  # in a run folder
-WHICH = ("last", "best")
+# A model -> what a run needs to have it.
+NEEDS = {
+    "last": "",
+    "best": "looks at held-out clients (evaluation_every)",
+    "mean": "to keep it from its first round on (mean_model)",
+}
+WHICH = tuple(NEEDS)
 ABOUT = "about"  # key of what a file of safetensors says of itself
 
 Keep: TypeAlias = Callable[[int, Params, Results], None]  # (t, w_t, what held-out clients say)

@@ -3,7 +3,7 @@
 
 config.json    the resolved configuration      metrics.jsonl  one line per round
 engine.json    what the engine chose           tensorboard/   the same, as events
-checkpoints/   the server state                models/        the last model, and the best one
+checkpoints/   the server state                models/        the last model, the best one, the mean
 predictions/   what they said, example by example
 about.json     what a model in use must know of its data
 summary.json   what came out; there only when the run is complete
@@ -34,7 +34,7 @@ from agnosticfl.runs.folder import found_before, locked, open_folder, saying_ful
 from agnosticfl.runs.playing import numbers, played, small_params
 from agnosticfl.runs.predictions import write_predictions
 from agnosticfl.runs.records import Record, RecordBook, read_records, scalars
-from agnosticfl.runs.summary import as_summary, divergence, measured, summarise
+from agnosticfl.runs.summary import absence, as_summary, divergence, measured, summarise
 from agnosticfl.runs.trackers import tracker
 
 # (t, w_t) -> what held-out clients say of the model, if they are looked at in this round
@@ -134,8 +134,9 @@ def _played_to_the_end(
             again = "start all processes again with --resume to go on"
             raise processes.Lost(f"{lost} after round {int(state.round)}; {again}") from lost
         summary = processes.from_first(lambda: _ended(built, out, state))
-        if summary["diverged"] is not None:
-            say(f"warning: {summary['diverged']}")
+        for line in (summary["diverged"], summary["often_absent"]):
+            if line is not None:
+                say(f"warning: {line}")
         for sink in sinks:
             sink(config.rounds, scalars({built.judged_by: summary[built.judged_by]}, domains))
     if first:
@@ -151,6 +152,12 @@ def _ended(built: Built, out: Path, state: ServerState) -> dict[str, Any]:
     results = measured(built, last)
     write_predictions(out, "last", built, results)
     summary = summarise(built, state, records, results)
+    if state.mean_params is not None:
+        mean = here(state.mean_params)
+        kept.write_params(kept.file_of(out, "mean"), mean, {"round": int(state.round)})
+        results = measured(built, mean)
+        write_predictions(out, "mean", built, results)
+        summary["mean"] = {"round": int(state.round), **as_summary(results)}
     look = kept.best_look(out)
     if look is not None:
         best = kept.read_params(kept.file_of(out, "best")).arrays
@@ -159,7 +166,11 @@ def _ended(built: Built, out: Path, state: ServerState) -> dict[str, Any]:
         summary["best"] = {**look._asdict(), **as_summary(results)}
     if built.privacy is not None:
         summary["privacy"] = dp.statement(built.privacy, state, built.config.rounds)
-    return {**summary, "diverged": divergence(summary, records, built.judged_by)}
+    return {
+        **summary,
+        "diverged": divergence(summary, records, built.judged_by),
+        "often_absent": absence(built.config, records, built.data.train.domains),
+    }
 
 
 def _restored(out: Path, state: ServerState, say: Callable[[str], Any]) -> ServerState:

@@ -4,13 +4,13 @@
 import math
 import platform
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from agnosticfl import __version__
+from agnosticfl import __version__, weights
 from agnosticfl.core import tree
 from agnosticfl.core.evaluate import Evaluation, Measured, full_evaluator, worst_domain
 from agnosticfl.core.federated import (
@@ -25,6 +25,7 @@ from agnosticfl.runs.config import Config
 from agnosticfl.runs.playing import small_params
 from agnosticfl.runs.resolve import find_method
 
+OFTEN_ABSENT = 0.1  # of the rounds: more, and λ tells of the draw rather than of the losses
 TOO_MUCH = 10.0  # times the worst loss of round 1: a model that ends so has learned nothing
 
 
@@ -138,6 +139,22 @@ def _environment() -> dict[str, Any]:
         "device": f"{jax.device_count()} × {device.device_kind}",
         "processes": jax.process_count(),
     }
+
+
+def absence(config: Config, records: list[dict[str, Any]], domains: Sequence[str]) -> str | None:
+    """One line about domains whose λ sank because too few rounds had any of them; or None."""
+    if not weights.from_table(config.weight_rule).sinks_absent:
+        return None
+    losses = [record.get("heldout_loss", record["loss"]) for record in records]
+    missed = {name: sum(loss[i] is None for loss in losses) for i, name in enumerate(domains)}
+    rare = [f"{n!r} from {k}" for n, k in missed.items() if k > OFTEN_ABSENT * len(records)]
+    if not rare:
+        return None
+    return (
+        f"of {len(records)} rounds, {', '.join(rare)} had no example of the domain, which counted"
+        " as a loss of 0 there (absent = 'zero', the paper's): its λ sank for want of clients;"
+        " weight_rule.absent = 'presence' or 'hold' prevents that"
+    )
 
 
 def divergence(

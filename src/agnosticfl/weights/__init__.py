@@ -7,6 +7,8 @@ divided) and returns the next λ. To add one, write a function like `exponentiat
 
 from agnosticfl.weights.ascent import exponentiated_gradient, projected_gradient
 from agnosticfl.weights.chaining import LossTransform, WeightTransform, chain, from_table
+from agnosticfl.weights.fair import prop_fair, semi_variance
+from agnosticfl.weights.online import aaggff
 from agnosticfl.weights.plain import fixed, proportional
 from agnosticfl.weights.response import chi_squared, cvar, q_fair, tilted
 from agnosticfl.weights.transforms import (
@@ -15,6 +17,7 @@ from agnosticfl.weights.transforms import (
     averaged_loss,
     capped,
     decaying,
+    excess,
     minimum_weight,
     mixed,
     normalised,
@@ -24,6 +27,7 @@ from agnosticfl.weights.transforms import (
 __all__ = [
     "LossTransform",
     "WeightTransform",
+    "aaggff",
     "adjusted",
     "averaged",
     "averaged_loss",
@@ -32,6 +36,7 @@ __all__ = [
     "chi_squared",
     "cvar",
     "decaying",
+    "excess",
     "exponentiated_gradient",
     "fixed",
     "from_table",
@@ -40,7 +45,9 @@ __all__ = [
     "normalised",
     "optimistic",
     "projected_gradient",
+    "prop_fair",
     "proportional",
     "q_fair",
+    "semi_variance",
     "tilted",
 ]

@@ -1,22 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules that move λ uphill by one step per round: mirror ascent on the losses of the domains."""
 
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.nn import logsumexp
 
+from agnosticfl.core import tree
 from agnosticfl.core.tree import SMALLEST
 from agnosticfl.core.weight_rule import DomainStats, WeightRule
 from agnosticfl.errors import check, choose
 from agnosticfl.options import NotNegative
 from agnosticfl.registry import WEIGHT_RULES
+from agnosticfl.weights.chaining import LossTransform, chain
 from agnosticfl.weights.simplex import project
 
 LARGEST_STEP = 1e30  # of log λ in one round: with it no loss, however large, makes an infinity
-Absent: TypeAlias = Literal["zero", "hold"]
+Absent: TypeAlias = Literal["zero", "presence", "hold"]
+
+
+class Presence(NamedTuple):
+    """How often each domain was there."""
+
+    rounds: Array  # t
+    present: Array  # [p] m_i, in how many of them
 
 
 @WEIGHT_RULES.add("exponentiated_gradient")
@@ -29,8 +38,10 @@ def exponentiated_gradient(learning_rate: NotNegative, absent: Absent = "zero") 
     Args:
       learning_rate: γ_λ.
       absent: what happens to a domain without examples in this round. `"zero"`: its L_i is 0, so
-        its weight shrinks against those that have a loss (the paper's). `"hold"`: its λ_i stays,
-        and the others share what they had before.
+        its weight shrinks against those that have a loss (the paper's). `"presence"`: the same, but
+        a loss counts L_i t / m_i in a round that has the domain, m_i of the t so far: what is
+        missed is made up for (AFL's and DRFA's estimator). `"hold"`: its λ_i stays, and the others
+        share what they had before.
     """
     _check_rate(learning_rate)
     choose(absent, get_args(Absent), "rule for absent domains")
@@ -49,7 +60,7 @@ def exponentiated_gradient(learning_rate: NotNegative, absent: Absent = "zero") 
         # A weight too small for its logarithm to be right has not been moved: keep what is known.
         return jnp.where(weights > SMALLEST, jnp.log(jnp.maximum(weights, SMALLEST)), log_weights)
 
-    return WeightRule(jnp.log, update, placed)
+    return _with_absent(absent, WeightRule(jnp.log, update, placed))
 
 
 @WEIGHT_RULES.add("projected_gradient")
@@ -74,7 +85,35 @@ def projected_gradient(learning_rate: NotNegative, absent: Absent = "zero") -> W
         weights = weights / jnp.sum(weights)  # or rounding would add up over the rounds
         return weights, weights
 
-    return WeightRule(lambda weights: weights, update, lambda _, weights: weights)
+    return _with_absent(
+        absent, WeightRule(lambda weights: weights, update, lambda _, weights: weights)
+    )
+
+
+def _with_absent(absent: Absent, rule: WeightRule) -> WeightRule:
+    """The rule, with losses divided by presence if that is asked for."""
+    if absent == "presence":
+        return chain(_by_presence(), rule)
+    return rule._replace(sinks_absent=absent == "zero")
+
+
+def _by_presence() -> LossTransform:
+    """L_i ← L_i / (m_i / t), with m_i of the t rounds so far in which domain i was present.
+
+    The share of rounds is all that the server can know of how likely a domain is: it holds for
+    every way to draw cohorts, for a federation of real machines, and under a secure sum.
+    """
+
+    def init(weights: Array) -> Presence:
+        return Presence(jnp.zeros(()), jnp.zeros_like(weights))
+
+    def update(seen: Presence, stats: DomainStats) -> tuple[DomainStats, Presence]:
+        present = stats.domain_count > 0
+        seen = Presence(seen.rounds + 1, seen.present + present.astype(seen.present.dtype))
+        loss = stats.mean_loss * tree.divide(seen.rounds, seen.present)
+        return stats._replace(mean_loss=jnp.nan_to_num(loss)), seen
+
+    return LossTransform(init, update)
 
 
 def _check_rate(learning_rate: float) -> None:

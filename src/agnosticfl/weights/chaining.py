@@ -18,6 +18,7 @@ class LossTransform(NamedTuple):
 
     init: Callable[[Array], PyTree]  # λ_0 -> state
     update: Callable[[PyTree, DomainStats], tuple[DomainStats, PyTree]]
+    fills_absent: bool = False  # whether an absent domain has another loss than 0 after it
 
 
 class WeightTransform(NamedTuple):
@@ -67,7 +68,8 @@ def chain(*parts: Part) -> WeightRule:
     def placed(states: RuleState, weights: Array) -> RuleState:
         return (*states[:place], rule.placed(states[place], weights), *states[place + 1 :])
 
-    return WeightRule(init, update, placed, rule.follows_losses)
+    sinks = rule.sinks_absent and not any(part.fills_absent for part in before)
+    return rule._replace(init=init, update=update, placed=placed, sinks_absent=sinks)
 
 
 class Rated(NamedTuple):
@@ -117,7 +119,7 @@ def _rated(table: Mapping[str, Any]) -> WeightRule:
     def placed(state: Rated, weights: Array) -> Rated:
         return state._replace(own=of(state).placed(state.own, weights))
 
-    return WeightRule(init, update, placed, first.follows_losses)
+    return first._replace(init=init, update=update, placed=placed)
 
 
 def check_table(table: Mapping[str, Any]) -> None:

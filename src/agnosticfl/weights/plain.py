@@ -4,18 +4,26 @@
 import jax.numpy as jnp
 from jax import Array
 
-from agnosticfl.core.weight_rule import DomainStats, WeightRule
+from agnosticfl.core.weight_rule import WeightRule
 from agnosticfl.registry import WEIGHT_RULES
 
 
 @WEIGHT_RULES.add("proportional")
 def proportional() -> WeightRule:
-    """λ_i ∝ mean N_i, so that α = λ / mean N is the same for all examples: FedAvg's weights."""
+    """λ_i ∝ mean N_i, so that α = λ / mean N is the same for all examples: FedAvg's weights.
 
-    def update(state: tuple[()], stats: DomainStats) -> tuple[Array, tuple[()]]:
-        return stats.mean_count / jnp.sum(stats.mean_count), state
+    It is so from round 1 on, whatever λ_0 says.
+    """
 
-    return WeightRule(lambda _: (), update, follows_losses=False)
+    def share(count: Array) -> Array:
+        return count / jnp.sum(count)
+
+    return WeightRule(
+        init=lambda _: (),
+        update=lambda state, stats: (share(stats.mean_count), state),
+        follows_losses=False,
+        first=lambda _, count: share(count),
+    )
 
 
 @WEIGHT_RULES.add("fixed")

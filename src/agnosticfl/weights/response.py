@@ -70,7 +70,7 @@ def tilted(temperature: Positive, prior: Prior = "start") -> WeightRule:
       temperature: τ, in units of the loss. Large gives p, small the worst domain.
       prior: p: λ_0 (`"start"`) or the domains' shares of the examples (`"counts"`).
     """
-    _check_positive(temperature, "temperature (τ)")
+    check_positive(temperature, "temperature (τ)")
     return best_response(lambda p, loss: softmax(jnp.log(p) + _gaps(loss, temperature)), prior)
 
 
@@ -104,7 +104,7 @@ def chi_squared(temperature: Positive, prior: Prior = "start") -> WeightRule:
       temperature: τ, in units of the loss. Large gives p, small the worst domain.
       prior: p: λ_0 (`"start"`) or the domains' shares of the examples (`"counts"`).
     """
-    _check_positive(temperature, "temperature (τ)")
+    check_positive(temperature, "temperature (τ)")
 
     def solve(p: Array, loss: Array) -> Array:
         p = jnp.where(p > SMALLEST_PRIOR, p, 0.0)
@@ -149,7 +149,8 @@ def cvar(level: PositiveShare, prior: Prior = "start") -> WeightRule:
     return best_response(solve, prior)
 
 
-def _check_positive(value: float, what: str) -> None:
+def check_positive(value: float, what: str) -> None:
+    """Says so if an option is no number above 0."""
     check(np.isfinite(value) and value > 0, f"{what} is {value}; it must be a number above 0")
 
 

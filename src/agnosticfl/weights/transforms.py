@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can be done to the losses before a rule, and to λ after it. `chain` puts them together."""
 
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
@@ -72,7 +73,7 @@ def averaged_loss(decay: Annotated[float, Meta(ge=0, lt=1)] = 0.9) -> LossTransf
     Small cohorts make noisy losses; and a domain that is absent has its average here, not 0.
 
     Args:
-      decay: from 0 (the last loss) to below 1.
+      decay: from 0 (the last loss, as it was) to below 1.
     """
     check(0 <= decay < 1, f"decay is {decay}; it must be at least 0 and below 1")
 
@@ -83,7 +84,7 @@ def averaged_loss(decay: Annotated[float, Meta(ge=0, lt=1)] = 0.9) -> LossTransf
         mean = Seen(jnp.where(present, loss, mean.loss), mean.ever | present)
         return stats._replace(mean_loss=mean.loss), mean
 
-    return LossTransform(_nothing_seen, update)
+    return LossTransform(_nothing_seen, update, fills_absent=True)
 
 
 @LOSS_TRANSFORMS.add("adjusted")
@@ -106,6 +107,36 @@ def adjusted(constant: NotNegative) -> LossTransform:
         return stats._replace(mean_loss=stats.mean_loss + more), state
 
     return LossTransform(lambda _: (), update)
+
+
+def excess(references: Sequence[float]) -> LossTransform:
+    """L_i ← L_i − L*_i, the excess over a reference loss: minimax regret (Agarwal and Zhang 2022).
+
+    A domain that nobody can serve well (noisy labels, say) has a high reference, and does not take
+    all weight. An absent domain has 0 as before. In tasks it is the method `excess-risk`, which
+    takes the references by the domains' names.
+
+    Args:
+      references: L*_i, one for each domain, in their order: the loss of a model for it alone.
+    """
+    check(
+        bool(np.all(np.isfinite(references))),
+        f"reference losses are {list(references)}; they must be numbers",
+    )
+    own = jnp.asarray(references, jnp.float32)
+
+    def init(weights: Array) -> tuple[()]:
+        check(
+            weights.size == own.size,
+            f"{own.size} reference losses were given for {weights.size} domains",
+        )
+        return ()
+
+    def update(state: tuple[()], stats: DomainStats) -> tuple[DomainStats, tuple[()]]:
+        loss = jnp.where(stats.domain_count > 0, stats.mean_loss - own, stats.mean_loss)
+        return stats._replace(mean_loss=loss), state
+
+    return LossTransform(init, update)
 
 
 @WEIGHT_TRANSFORMS.add("minimum_weight")
@@ -174,7 +205,9 @@ def mixed(share: PositiveShare) -> WeightTransform:
 def averaged() -> WeightTransform:
     """λ̄_t = Σ_{s≤t} λ_s / t, the average iterate; the rule itself goes on from λ_t.
 
-    What AFL's guarantee is about (Mohri et al. 2019): averages converge where iterates circle.
+    Averages converge where iterates circle. AFL's guarantee (Mohri et al. 2019) is about the mean
+    of the models, too, each trained with its own λ_t: that is `mean_model` of a task. Here w is
+    trained with λ̄.
     """
 
     def update(state: tuple[Array, Array], weights: Array) -> tuple[Array, tuple[Array, Array]]:

@@ -8,6 +8,7 @@ such vectors, `accounting.py` says what that costs; docs/privacy.md says what is
 import math
 from typing import Annotated, Any, Literal, NamedTuple
 
+import jax
 from msgspec import Meta
 
 from agnosticfl.channels.dp import accounting
@@ -21,7 +22,7 @@ from agnosticfl.channels.dp.noise import (
     units_for,
 )
 from agnosticfl.core.channel import ChannelBuilder
-from agnosticfl.core.contribution import ClientSum
+from agnosticfl.core.contribution import ChannelState, ClientSum
 from agnosticfl.core.state import ServerState
 from agnosticfl.errors import check, choose
 from agnosticfl.options import AtLeastOne, Positive
@@ -43,6 +44,9 @@ class Privacy(NamedTuple):
     budget: Budget
     mode: str
     population: int
+    # Of the held-out clients, if their losses move λ. Nobody is in both groups, so a client spends
+    # what its own group does.
+    reports: "Privacy | None" = None
 
 
 def differential_privacy(
@@ -106,33 +110,47 @@ def differential_privacy(
             f"dp: {c} clients leave no room in 32 bits for shares of noise {noise:.3g}",
         )
         mechanism = distributed(c, units)
+    reports = not jax.tree.leaves(run.like.weighted_delta)
     bounds = ClipBounds(clip / c, weight / c, loss * examples, examples)
-    channel = private(bounds, noise, c, quantile or None, mechanism)
+    channel = private(bounds, noise, c, quantile or None, mechanism, reports)
     return Privacy(lambda _: channel, budget, mode, population)
 
 
 def check_state(privacy: Privacy, state: ServerState, rounds: int) -> None:
     """Refuses to go on to `rounds` rounds if that would go past the budget."""
-    accounting.check_rounds(privacy.budget, _noise(state), int(state.round), rounds)
+    for group, own in _groups(privacy, state):
+        accounting.check_rounds(group.budget, _noise(own), int(state.round), rounds)
 
 
 def statement(privacy: Privacy, state: ServerState, rounds: int) -> dict[str, Any]:
     """What `rounds` rounds have spent, for the run folder."""
-    budget = privacy.budget
+    training, *reporting = (_spent(group, own, rounds) for group, own in _groups(privacy, state))
+    return {**training, "heldout": reporting[0]} if reporting else training
+
+
+def _groups(privacy: Privacy, state: ServerState) -> list[tuple[Privacy, ChannelState]]:
+    """Those who train and, if they report, those who are held out, with their channel's state."""
+    training = [(privacy, state.channel_state)]
+    return (
+        training if privacy.reports is None else [*training, (privacy.reports, state.report_state)]
+    )
+
+
+def _spent(privacy: Privacy, own: ChannelState, rounds: int) -> dict[str, Any]:
+    budget, noise = privacy.budget, _noise(own)
     return {
-        "epsilon": accounting.spent(budget, _noise(state), rounds),
+        "epsilon": accounting.spent(budget, noise, rounds),
         "delta": budget.delta,
         "rounds": rounds,
         "adjacency": "one client replaced by any other",
-        "noise_multiplier": _noise(state),
+        "noise_multiplier": noise,
         "mode": privacy.mode,
         "population": privacy.population,
         "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
     }
 
 
-def _noise(state: ServerState) -> float:
+def _noise(own: ChannelState) -> float:
     """z, as the run itself carries it: what was spent does not change with the configuration."""
-    own = state.channel_state
     stages = own if type(own) is tuple else (own,)
     return next(float(stage.noise) for stage in stages if isinstance(stage, PrivacyState))

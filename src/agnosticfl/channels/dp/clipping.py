@@ -54,11 +54,19 @@ class PrivacyState(NamedTuple):
 # a_s²: most of it to the update, whose noise has as many dimensions as the model.
 SHARES = Segments(update=0.75, beta=0.05, loss=0.1, count=0.09, within=0.01)
 FIXED_SHARES = Segments(update=0.76, beta=0.05, loss=0.1, count=0.09, within=0.0)
+# Of a client who only reports, and has neither update nor weight.
+REPORT_SHARES = Segments(update=0.0, beta=0.0, loss=0.5, count=0.49, within=0.01)
+FIXED_REPORT_SHARES = Segments(update=0.0, beta=0.0, loss=0.51, count=0.49, within=0.0)
 OTHERS = 0.9  # quantile of the bounds on β^k, L^k and N^k
 
 
 def private(
-    bounds: ClipBounds, noise: float, clients: int, quantile: float | None, mechanism: Mechanism
+    bounds: ClipBounds,
+    noise: float,
+    clients: int,
+    quantile: float | None,
+    mechanism: Mechanism,
+    reports: bool = False,
 ) -> Channel:
     """The channel of a differentially private run.
 
@@ -68,8 +76,10 @@ def private(
       clients: c.
       quantile: of the updates' norms, which their bound follows; None for fixed bounds.
       mechanism: who adds the noise.
+      reports: whether contributions are reports, without an update.
     """
-    share = Segments(*(math.sqrt(a) for a in (FIXED_SHARES if quantile is None else SHARES)))
+    adaptive, fixed = (REPORT_SHARES, FIXED_REPORT_SHARES) if reports else (SHARES, FIXED_SHARES)
+    share = Segments(*(math.sqrt(a) for a in (fixed if quantile is None else adaptive)))
 
     def init() -> PrivacyState:
         return PrivacyState(ClipBounds(*map(jnp.float32, bounds)), jnp.float32(noise))
@@ -86,7 +96,9 @@ def private(
         wanted = jnp.array([quantile, OTHERS, OTHERS, OTHERS])
         moved = jnp.array(state.bounds) * jnp.exp(-STEP * (within - wanted))
         after = ClipBounds(*jnp.maximum(moved, SMALLEST_BOUND))
-        report = {"clip": state.bounds.update * clients, "within_clip": within[0]}
+        report = (
+            {} if reports else {"clip": state.bounds.update * clients, "within_clip": within[0]}
+        )
         return Decoded(sums, PrivacyState(after, state.noise), report)
 
     return Channel(init, encode, lambda message: message, decode)
@@ -122,7 +134,12 @@ def estimate(state: PrivacyState, share: Segments, noised: Segments) -> ClientSu
     Σβ is at least its noise's standard deviation. A domain whose count is below that of its noise
     is absent, as one without examples is: it would only bring noise divided by noise.
     """
-    scale = ClipBounds(*(b / (MARGIN * s) for b, s in zip(state.bounds, share[:4], strict=True)))
+    scale = ClipBounds(
+        *(
+            b / (MARGIN * s) if s > 0 else jnp.zeros(())
+            for b, s in zip(state.bounds, share[:4], strict=True)
+        )
+    )
     count = scale.count * noised.count
     count = jnp.where(count >= state.noise * scale.count, count, 0)
     loss = jnp.where(count > 0, jnp.maximum(scale.loss * noised.loss, 0), 0)

@@ -78,7 +78,11 @@ def torch_client(
         batches = config.epochs * list(order.split(config.batch_size)) if size else []
         for rows in batches[: config.local_steps]:
             weight = alpha[domain[rows]]
-            divisor = beta if config.normalisation == "client" else weight.sum()
+            divisor = {
+                "client": beta,
+                "unbiased": beta * len(rows) / size,
+                "batch": weight.sum(),
+            }[config.normalisation]
             if not divisor > tree.SMALLEST:
                 continue
             steps.zero_grad()

@@ -26,13 +26,20 @@ def client_stats(
     model: Model, params: Params, alpha: Array, pool: Pool, cohort: Plan
 ) -> ClientStats:
     """L^k, N^k and β^k of every client, in one compiled loop over batches of the cohort."""
+    loss = loss_in_one_loop(model, params, pool, cohort, alpha.size)
+    return with_weights(alpha, loss, cohort)
+
+
+def loss_in_one_loop(
+    model: Model, params: Params, pool: Pool, cohort: Plan, num_domains: int
+) -> Array:
+    """[c, p] L^k_i."""
 
     def step(number: Array, loss: Array) -> Array:
-        return loss + batch_loss(model, params, pool, cohort, number, alpha.size)
+        return loss + batch_loss(model, params, pool, cohort, number, num_domains)
 
-    nothing = jnp.zeros((len(cohort.clients), alpha.size))
-    loss = jax.lax.fori_loop(0, num_loss_batches(cohort), step, nothing)
-    return with_weights(alpha, loss, cohort)
+    nothing = jnp.zeros((len(cohort.clients), num_domains))
+    return jax.lax.fori_loop(0, num_loss_batches(cohort), step, nothing)
 
 
 def loss_by_steps(model: Model, num_domains: int) -> Callable[..., Array]:
