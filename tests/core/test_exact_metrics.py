@@ -17,11 +17,13 @@ from agnosticfl.core.metrics import (
     auprc,
     auroc,
     balanced_accuracy,
+    break_even,
     c_index,
     calibration_error,
     exact_metric,
     f1,
     mae,
+    min_recall_precision,
     named_metrics,
     r2,
     reading,
@@ -34,7 +36,7 @@ from agnosticfl.registry import METRICS
 
 EXACT = [entry for name in METRICS.names() if (entry := METRICS.get(name)).exact]
 # Those that only count, so that a weight is a repetition to the last bit.
-COUNTING = (auroc, auprc, f1, recall, balanced_accuracy, c_index)
+COUNTING = (auroc, auprc, f1, recall, balanced_accuracy, min_recall_precision, c_index)
 
 
 def once(metric: Metric, outputs: object, wanted: object) -> float | None:
@@ -69,6 +71,15 @@ CHOSEN_3, LABELS_3 = np.eye(4)[[0, 1, 2, 2]], [0, 1, 1, 2]  # of class 3 there i
         (recall, CHOSEN_2, LABELS_2, 1 / 1),
         (f1, CHOSEN_2, LABELS_2, 2 * 1 / (1 + 3)),
         (balanced_accuracy, CHOSEN_2, LABELS_2, (1 / 3 + 1 / 1) / 2),
+        # One of one is found, and three are said to be there; the other way round, one of two.
+        (min_recall_precision, CHOSEN_2, LABELS_2, min(1 / 1, 1 / 3)),
+        (min_recall_precision, two([1.0, -1.0, -1.0]), [1, 1, 0], min(1 / 2, 1 / 1)),
+        # Class 1: one of two found, and nothing else said; class 2: found, but said twice.
+        (min_recall_precision, CHOSEN_3, LABELS_3, (1 / 1 + 1 / 2 + 1 / 2) / 3),
+        # Two positives. The best two are + and −; had 1, 1 been the best, half of them would be.
+        (break_even, two(SCORES), LABELS, 1 / 2),
+        (break_even, two([3.0, 1.0, 1.0, 0.0]), [1, 1, 0, 0], (1 + 1 / 2) / 2),
+        (break_even, two([3.0, 2.0, 1.0]), [0, 0, 1], 0.0),
         (recall, CHOSEN_3, LABELS_3, (1 / 1 + 1 / 2 + 1 / 1) / 3),
         (f1, CHOSEN_3, LABELS_3, (2 / (1 + 1) + 2 / (2 + 1) + 2 / (1 + 2)) / 3),
         (balanced_accuracy, CHOSEN_3, LABELS_3, (1 / 1 + 1 / 2 + 1 / 1) / 3),
@@ -101,6 +112,8 @@ def test_by_hand(metric: Metric, outputs: object, wanted: object, expected: floa
         (auprc, two([1.0, 2.0]), [0, 0]),
         (recall, two([1.0, 2.0]), [0, 0]),
         (f1, two([-1.0, -2.0]), [0, 0]),
+        (min_recall_precision, two([-1.0, -2.0]), [0, 0]),
+        (break_even, two([1.0, 2.0]), [0, 0]),
         (r2, [1.0, 2.0], [0.1, 0.1]),
         (c_index, [1.0, 2.0], [5.0, 5.0]),
         (c_index, [1.0, 2.0], [[5.0, 0], [6.0, 1]]),

@@ -21,8 +21,10 @@ from agnosticfl.core.metrics.labels import (
     auprc,
     auroc,
     balanced_accuracy,
+    break_even,
     calibration_error,
     f1,
+    min_recall_precision,
     recall,
 )
 from agnosticfl.core.metrics.sentences import (
@@ -47,6 +49,7 @@ __all__ = [
     "auprc",
     "auroc",
     "balanced_accuracy",
+    "break_even",
     "c_index",
     "calibration_error",
     "cross_entropy",
@@ -57,6 +60,7 @@ __all__ = [
     "in_vocab_accuracy_tff",
     "mae",
     "metric",
+    "min_recall_precision",
     "named_metrics",
     "perplexity",
     "r2",

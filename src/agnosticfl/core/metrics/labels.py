@@ -62,6 +62,31 @@ def f1(logits: np.ndarray, label: np.ndarray, weight: np.ndarray) -> float | Non
     return _mean_over(2 * right[there > 0], (there + said)[there > 0])
 
 
+@exact_metric("min_recall_precision", of="labels", higher_is_better=True)
+def min_recall_precision(logits: np.ndarray, label: np.ndarray, weight: np.ndarray) -> float | None:
+    """The lesser of recall and precision: found / max(there, said to be there).
+
+    The score of PhysioNet's challenge of 2012 (event 1), min(sensitivity, positive predictivity),
+    for whoever says the class with the largest logit: of class 1, or the mean over classes that
+    occur.
+    """
+    right, there, said = _counts(logits, label, weight)
+    if len(there) == 2:
+        return _ratio(right[1], max(there[1], said[1]))
+    return _mean_over(right[there > 0], np.maximum(there, said)[there > 0])
+
+
+@exact_metric("break_even", of="labels", higher_is_better=True)
+def break_even(logits: np.ndarray, label: np.ndarray, weight: np.ndarray) -> float | None:
+    """Recall and precision where they are equal: as many are said to be positive as there are.
+
+    The same score of the challenge at the cut-off at which neither of the two is traded for the
+    other, whatever the probabilities are. Among examples of one score, positives are found in their
+    share. More than two classes: the mean over those that occur.
+    """
+    return _one_against_rest(_break_even, logits, label, weight)
+
+
 @exact_metric("balanced_accuracy", of="labels", higher_is_better=True)
 def balanced_accuracy(logits: np.ndarray, label: np.ndarray, weight: np.ndarray) -> float | None:
     """The mean, over the classes that occur, of the share of their examples that are found."""
@@ -131,6 +156,13 @@ def _average_precision(positives: np.ndarray, negatives: np.ndarray) -> float | 
     found = np.cumsum(positives[::-1])
     precision = found / np.cumsum((positives + negatives)[::-1])
     return _ratio(np.sum(positives[::-1] * precision), positives.sum())
+
+
+def _break_even(positives: np.ndarray, negatives: np.ndarray) -> float | None:
+    there = positives.sum()
+    said = np.cumsum([0, *(positives + negatives)[::-1]])
+    found = np.cumsum([0, *positives[::-1]])
+    return _ratio(np.interp(there, said, found), there)
 
 
 def _counts(

@@ -19,7 +19,7 @@ STUDENT, EMPLOYEE = 0, 1
 _CLASS, _SERIES, _WRITER, _COLUMNS = 0, 1, 2, 8  # of a QMNIST label row
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """The files of one split, row for row."""
 
     images: np.ndarray  # [n, 28, 28] uint8
@@ -41,10 +41,7 @@ def load(
     seed: Annotated[int, "seed of the two random choices"] = 0,
 ) -> Source:
     """MNIST idx files with QMNIST label files; a client is a writer."""
-    train, test = _read_part(sources, "train"), _read_part(sources, "test")
-    both = np.intersect1d(train.writer, test.writer)
-    if len(both):
-        raise BadInput(f"writer {both[0]} is in both label files; the test writers must be others")
+    train, test = read_writers(sources).values()
     dropped = _students_to_drop(train, student_writers, seed)
     kept = _select(train, ~np.isin(train.writer, dropped))
     heldout = np.isin(kept.writer, _heldout_writers(kept, heldout_fraction, seed))
@@ -68,7 +65,16 @@ def load(
     )
 
 
-def _read_part(sources: Sequence[Path], split: str) -> _Part:
+def read_writers(sources: Sequence[Path]) -> dict[str, Part]:
+    """Split -> its images, train first; no writer is in both."""
+    parts = {split: _read_part(sources, split) for split in ("train", "test")}
+    both = np.intersect1d(parts["train"].writer, parts["test"].writer)
+    if len(both):
+        raise BadInput(f"writer {both[0]} is in both label files; the test writers must be others")
+    return parts
+
+
+def _read_part(sources: Sequence[Path], split: str) -> Part:
     images, labels = read_labelled_images(sources, "train" if split == "train" else "t10k")
     path = find_idx(sources, f"qmnist-{split}-labels", "idx2-int")
     table = read_idx(path, "int32", (None, _COLUMNS))
@@ -81,7 +87,7 @@ def _read_part(sources: Sequence[Path], split: str) -> _Part:
     _check_rows(path, "HSF series", series, (series >= 0) & (series <= 4), "0 to 4")
     # Series 4 was written by high-school students, 0 to 3 by employees of the census bureau.
     domain = np.where(series == 4, STUDENT, EMPLOYEE).astype(np.int32)
-    return _Part(images, labels.astype(np.int32), table[:, _WRITER], domain)
+    return Part(images, labels.astype(np.int32), table[:, _WRITER], domain)
 
 
 def _check_rows(path: Path, what: str, column: np.ndarray, good: np.ndarray, rule: str) -> None:
@@ -91,7 +97,7 @@ def _check_rows(path: Path, what: str, column: np.ndarray, good: np.ndarray, rul
         raise BadInput(f"{place} has {what} {column[bad[0]]}; it must be {rule}")
 
 
-def _students_to_drop(part: _Part, keep: int | None, seed: int) -> np.ndarray:
+def _students_to_drop(part: Part, keep: int | None, seed: int) -> np.ndarray:
     students = np.unique(part.writer[part.domain == STUDENT])
     if keep is None:
         return students[:0]
@@ -102,7 +108,7 @@ def _students_to_drop(part: _Part, keep: int | None, seed: int) -> np.ndarray:
     return generator(seed, 0).permutation(students)[keep:]
 
 
-def _heldout_writers(part: _Part, fraction: float, seed: int) -> np.ndarray:
+def _heldout_writers(part: Part, fraction: float, seed: int) -> np.ndarray:
     """A random share of the writers, the same share in each domain."""
     check(0 <= fraction < 1, f"heldout fraction is {fraction}; it must be at least 0 and below 1")
     chosen: list[np.ndarray] = []
@@ -117,5 +123,5 @@ def _heldout_writers(part: _Part, fraction: float, seed: int) -> np.ndarray:
     return np.concatenate(chosen)
 
 
-def _select(part: _Part, keep: np.ndarray) -> _Part:
-    return _Part(*(column[keep] for column in part))
+def _select(part: Part, keep: np.ndarray) -> Part:
+    return Part(*(column[keep] for column in part))
