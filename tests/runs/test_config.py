@@ -131,3 +131,12 @@ def test_the_first_difference_is_named():
     difference = first_difference(as_table(one), as_table(other))
     assert difference == "batch_size was 10 and is now 7"
     assert first_difference(as_table(one), as_table(one)) is None
+
+
+def test_a_key_that_an_older_version_lacked_was_as_by_default():
+    new = as_table(resolve("toy"))
+    old = {key: value for key, value in new.items() if key != "mean_model"}
+    assert first_difference(old, new) is None
+    assert first_difference(old, {**new, "mean_model": True}) == (
+        "mean_model was false and is now true"
+    )

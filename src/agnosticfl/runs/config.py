@@ -186,10 +186,13 @@ def from_table(raw: Any, place: str) -> Config:
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     """One line about the first setting in which two configurations differ.
 
-    What an older version did not find out (`FOUND`) differs from nothing.
+    What an older version did not find out (`FOUND`) differs from nothing, and a key that it did not
+    have was as it is by default.
     """
+    known = config_keys()
     for key in [*new, *(k for k in old if k not in new)]:
-        before, now = old.get(key), new.get(key)
+        default = known[key].default if key in known else None
+        before, now = old.get(key, None if default is NEEDED else default), new.get(key)
         if before == now or (key in FOUND and None in (before, now)):
             continue
         if key == "data_digest":
