@@ -228,7 +228,7 @@ def test_bad_places_get_one_line_and_nothing_is_written(logistic: Path, tmp_path
 def test_a_run_without_looks_gives_its_last_model(tmp_path: Path):
     kind, model, metric = CASES[0]
     run = trained(tmp_path, kind, model, metric, evaluation_every=0)
-    with pytest.raises(BadInput, match=r"kept no best model: it had no looks at held-out clients"):
+    with pytest.raises(BadInput, match=r"kept no best model: that needs looks at held-out clients"):
         export_run(run, tmp_path / "m", "best")
     assert export_run(run, tmp_path / "m") == "last"
 

@@ -168,7 +168,7 @@ def test_a_run_says_once_that_absent_domains_sank(tmp_path: Path):
     (line,) = (text for text in said if "absent" in text)
     assert line == f"warning: {summary['often_absent']}"
     for name, number in zip(summary["domains"], missed, strict=True):
-        assert (f"{name!r} from {number}" in line) == (number > 1.2)
+        assert (f"{name!r} ({number})" in line) == (number > 1.2)
 
     held = [*sets, "weight_rule.absent='hold'"]
     said.clear()
@@ -184,8 +184,8 @@ def test_a_tenth_of_the_rounds_is_not_too_much():
         return absence(resolve("toy"), records, ["often", "rare"])
 
     assert line(2) is None
-    assert "of 20 rounds, 'rare' from 3 had" in str(line(3))
-    assert "'rare' from 3 had" in str(line(3, "heldout_loss"))  # by which λ moved
+    assert "absent from many of the 20 rounds: 'rare' (3); that" in str(line(3))
+    assert "'rare' (3); that" in str(line(3, "heldout_loss"))  # by which λ moved
 
 
 def test_bad_input_leaves_no_folder(tmp_path: Path):

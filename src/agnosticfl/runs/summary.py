@@ -147,13 +147,13 @@ def absence(config: Config, records: list[dict[str, Any]], domains: Sequence[str
         return None
     losses = [record.get("heldout_loss", record["loss"]) for record in records]
     missed = {name: sum(loss[i] is None for loss in losses) for i, name in enumerate(domains)}
-    rare = [f"{n!r} from {k}" for n, k in missed.items() if k > OFTEN_ABSENT * len(records)]
+    rare = [f"{n!r} ({k})" for n, k in missed.items() if k > OFTEN_ABSENT * len(records)]
     if not rare:
         return None
     return (
-        f"of {len(records)} rounds, {', '.join(rare)} had no example of the domain, which counted"
-        " as a loss of 0 there (absent = 'zero', the paper's): its λ sank for want of clients;"
-        " weight_rule.absent = 'presence' or 'hold' prevents that"
+        f"absent from many of the {len(records)} rounds: {', '.join(rare)}; that counted as a loss"
+        " of 0 (absent = 'zero', the paper's), so λ sank for want of clients;"
+        " weight_rule.absent = 'presence' or 'hold' prevents it"
     )
 
 
