@@ -44,7 +44,7 @@ BAD = {
     "algorithms=3": "algorithms is 3 in task 'toy'; it must be tables",
     "algorithms.afaa.rounds=3": "unknown algorithm in [algorithms] of task 'toy' 'afaa'",
     "weight_rule.learning_rate=nan": "is nan; it must be a number of at least 0",
-    "weight_rule.absent=forget": "is 'forget'; it must be 'hold' or 'zero'",
+    "weight_rule.absent=forget": "is 'forget'; it must be 'hold' or 'presence' or 'zero'",
     "weight_rule.before=[{name='adjusted',constant='x'}]": "constant of weight_rule.before",
     "weight_rule.after=['cap']": "unknown weight_rule.after 'cap'; did you mean 'capped'",
     "weight_rule.before=3": "weight_rule.before is 3; it must be a list",
@@ -132,7 +132,9 @@ def test_every_key_and_every_option_has_a_meaning():
 @pytest.mark.parametrize("name", METHODS.names())
 def test_every_method_resolves_with_its_own_settings(name: str):
     entry = find_method(name)
-    config = resolve("toy", name, "centre 1" if entry.takes_target else None)
+    needed = {"excess-risk": ["options.references={a = 1.0}"]}
+    target = "centre 1" if entry.takes_target else None
+    config = resolve("toy", name, target, sets=needed.get(name, []))
     assert isinstance(config, Config)
     for key, value in entry.settings.items():
         own: Any = getattr(config, key)
