@@ -87,6 +87,7 @@ def test_without_the_launcher_s_patch_the_decoy_is_run(
 
 
 @pytest.mark.slow
+@pytest.mark.slow  # the one before shows that the trial can fail
 def test_a_launcher_alone_does_not_stop_agent_apps(client: Client, monkeypatch: pytest.MonkeyPatch):
     """A server says which program works on its message, and this one loads the bundle too."""
 
