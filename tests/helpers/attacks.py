@@ -8,7 +8,7 @@ if it does not succeed. This plugin (`pytest -p tests.helpers.attacks -m attack`
 for each attack.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import NamedTuple
 
 import pytest
@@ -39,11 +39,17 @@ def attack_of(item: pytest.Item) -> Attack | None:
     return None if mark is None else Attack(*mark.args)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     attack = attack_of(item)
-    if attack is None:
-        return
+    if attack is not None:
+        _note(attack, call)
+    return (yield)
+
+
+def _note(attack: Attack, call: pytest.CallInfo[None]) -> None:
     was = TRIED.setdefault(attack, Tried())
     error = call.excinfo
     skipped = error is not None and error.errisinstance(pytest.skip.Exception)
