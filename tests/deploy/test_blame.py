@@ -107,19 +107,19 @@ def test_one_that_is_named_is_left_out_whatever_is_needed():
     assert choice.why.startswith("client 2 is left out: its signature is another one's; nobody can")
 
 
-def test_of_a_pair_that_complains_both_are_suspects_and_the_others_are_not():
+def test_of_a_pair_that_contradicts_itself_both_are_suspects_and_the_others_are_not():
     blame = failed(NOBODY, range(6), [(1, 4)], liars=1)
     assert (blame.suspects, blame.named) == ({1, 4}, {})
     assert left_out(blame, range(6), 4, 0).out == {1, 4}
 
 
-def test_complaints_add_up_over_attempts():
+def test_contradictions_add_up_over_attempts():
     blame = failed(NOBODY, range(6), [(1, 4)], liars=1)
     blame = failed(blame, range(6), [(2, 4)], liars=1)
-    assert dict(blame.named) == {4: "2 clients complain of it, and 1 at most are reckoned to cheat"}
+    assert dict(blame.named) == {4: "it contradicts 2 clients, and 1 at most are reckoned to cheat"}
     # That explains both attempts: nobody else is suspected for them.
     assert blame.suspects == {1}
-    assert not blame.complaints
+    assert not blame.pairs
 
 
 @st.composite
@@ -151,11 +151,11 @@ def test_a_liar_that_complains_of_everybody_is_named(n: int, b: int):
     b = min(b, n - 2)
     blame = failed(NOBODY, range(n), [(0, other) for other in range(1, n)], b)
     assert list(blame.named) == [0]
-    assert blame.named[0].startswith(f"it complains of {n - 1} clients, and {b} at most")
+    assert blame.named[0].startswith(f"it contradicts {n - 1} clients, and {b} at most")
     assert blame.suspects == frozenset()
 
 
-def test_complaints_of_those_who_did_not_take_part_are_not_heard():
+def test_contradictions_of_those_who_did_not_take_part_are_not_heard():
     blame = failed(NOBODY, range(4), [(9, 1), (1, 9), (2, 2)], liars=0)
     assert blame.named == {}
     assert blame.suspects == set(range(4))

@@ -560,7 +560,7 @@ def test_who_makes_boxes_that_do_not_open_stops_one_attempt(
 ):
     play(tmp_path, keys, rounds=1, faults={3: broken_boxes}, minimum=3)
     assert "round 1 abandoned (attempt 1 of 2)" in caplog.text
-    assert "client 3 is left out from now on: 3 clients complain of it" in caplog.text
+    assert "client 3 is left out from now on: it contradicts 3 clients" in caplog.text
     assert_close(read_records(tmp_path / "run"), simulated(3, 1))
 
 
@@ -570,6 +570,28 @@ def test_a_client_that_spoils_every_sum_is_found(
 ):
     adds(COUNT, -10_000, monkeypatch, range(1, 9))
     play(tmp_path, keys, rounds=8, minimum=3)
+    taken = [record["step_taken"] for record in read_records(tmp_path / "run")]
+    assert not taken[0]
+    assert all(taken[5:])
+
+
+@pytest.mark.attack(
+    "a client deals wrong shares and is silent when unmasking", "the dealer is found by leaving out"
+)
+def test_a_client_whose_secret_cannot_be_opened_in_any_round_is_found(
+    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+):
+    theirs = secure_answers.protocol.answer
+
+    def deals_other_secrets(member: Any, state: State, request: bytes, *more: Any) -> Any:
+        if member.place != 3 or kind_of(request) != "Peers":
+            return theirs(member, state, request, *more)
+        lying = state._replace(own_seed=bytes(16), mask_seed=bytes(16))
+        after, reply = theirs(member, lying, request, *more)
+        return after._replace(own_seed=state.own_seed, mask_seed=state.mask_seed), reply
+
+    monkeypatch.setattr(secure_answers.protocol, "answer", deals_other_secrets)
+    play(tmp_path, keys, rounds=8, faults={3: silent_at("Revealed")}, minimum=3)
     taken = [record["step_taken"] for record in read_records(tmp_path / "run")]
     assert not taken[0]
     assert all(taken[5:])

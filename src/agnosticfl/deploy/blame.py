@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who is left out of the next attempt at a round, after some have failed.
 
-    blame = failed(blame, clients, complaints, liars)    # or succeeded(blame, clients)
+    blame = failed(blame, clients, pairs, liars)         # or succeeded(blame, clients)
     choice = left_out(blame, candidates, least, seed)    # before the next attempt
 
-Some can be *named*: they were shown to have cheated, by their own signed words or because more
-complain of them (or they of more) than can be lying. The others are searched for. Somebody of those
+Some can be *named*: they were shown to have cheated, by what they sent themselves or because they
+contradict more clients than can be lying. The others are searched for. Somebody of those
 in an attempt made it fail, so whoever was in every attempt that failed is a suspect; and to leave a
 part of the suspects out tells more with every attempt, whether it fails or not, until one remains.
 
@@ -17,14 +17,14 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-Complaint: TypeAlias = tuple[int, int]  # (who complains, of whom), as of a box that does not open
+Pair: TypeAlias = tuple[int, int]  # clients that contradict each other: one of them has cheated
 
 
 class Blame(NamedTuple):
     """What attempts have shown so far."""
 
     named: Mapping[int, str] = {}  # client -> why it is left out for the rest of the run
-    complaints: frozenset[Complaint] = frozenset()  # those that nobody's naming explains
+    pairs: frozenset[Pair] = frozenset()  # those that nobody's naming explains
     cleared: frozenset[int] = frozenset()  # took part in an attempt that succeeded
     doubted: frozenset[int] = frozenset()  # took part in one that failed, and in none since that
     suspects: frozenset[int] = frozenset()  # those of them of whom one at least is to blame
@@ -44,27 +44,40 @@ def shown(blame: Blame, client: int, why: str) -> Blame:
     return _without(blame._replace(named={client: why, **blame.named}))
 
 
+def contradicted(blame: Blame, pairs: Collection[Pair], liars: int) -> Blame:
+    """After some clients contradicted each other.
+
+    An honest client contradicts those who cheat only. So whoever contradicts more than `liars`
+    clients is one of them; of any other pair it is one, but nobody knows which.
+
+    Args:
+      liars: how many dishonest clients there may be, as the federation reckons.
+    """
+    blame = blame._replace(pairs=blame.pairs | {pair for pair in pairs if pair[0] != pair[1]})
+    for who in sorted({client for pair in blame.pairs for client in pair}):
+        others = {client for pair in blame.pairs if who in pair for client in pair} - {who}
+        if len(others) > liars:
+            why = f"it contradicts {len(others)} clients, and {liars} at most are reckoned to cheat"
+            blame = shown(blame, who, why)
+    return blame
+
+
 def failed(
-    blame: Blame, clients: Collection[int], complaints: Collection[Complaint] = (), liars: int = 1
+    blame: Blame, clients: Collection[int], pairs: Collection[Pair] = (), liars: int = 1
 ) -> Blame:
     """After an attempt that failed.
 
-    An honest client complains of those who cheat only, and only those complain of it. So whoever
-    complains of more than `liars` clients is one of them, and so is of whom more than that many do;
-    of any other pair it is one, but nobody knows which.
-
     Args:
       clients: who took part.
-      complaints: of some of them about others.
-      liars: how many dishonest clients there may be, as the federation reckons.
+      pairs: of them that contradict each other, and `liars`: see `contradicted`.
     """
-    among = {(a, b) for a, b in complaints if a != b and {a, b} <= set(clients)}
+    among = {pair for pair in pairs if set(pair) <= set(clients)}
     before = blame.named.keys()
-    blame = _judged(blame._replace(complaints=blame.complaints | among, failing=True), liars)
+    blame = contradicted(blame._replace(failing=True), among, liars)
     if set(clients) & (blame.alone | (blame.named.keys() - before)):
         return blame  # that explains it
-    pairs = {who for pair in among & blame.complaints for who in pair}
-    might = frozenset(pairs or clients) - blame.named.keys()
+    either = {who for pair in among & blame.pairs for who in pair}
+    might = frozenset(either or clients) - blame.named.keys()
     doubtful = might - blame.cleared or might
     # If no suspect can explain it there are two to blame, and the search begins anew.
     suspects = blame.suspects & doubtful or blame.suspects | doubtful
@@ -143,23 +156,12 @@ def _in_words(
     return "; ".join(parts)
 
 
-def _judged(blame: Blame, liars: int) -> Blame:
-    """Names whoever complains of too many, then of whom too many complain."""
-    for place, why in ((0, "it complains of {} clients"), (1, "{} clients complain of it")):
-        for who in sorted({pair[place] for pair in blame.complaints}):
-            number = sum(pair[place] == who for pair in blame.complaints)
-            if number > liars:
-                most = f"and {liars} at most are reckoned to cheat"
-                blame = shown(blame, who, f"{why.format(number)}, {most}")
-    return blame
-
-
 def _without(blame: Blame) -> Blame:
     """Nobody is suspected for what is explained by those who are named."""
     named = blame.named.keys()
-    pairs = frozenset(pair for pair in blame.complaints if not named & set(pair))
+    pairs = frozenset(pair for pair in blame.pairs if not named & set(pair))
     groups = {g: getattr(blame, g) - named for g in ("cleared", "doubted", "suspects", "alone")}
-    return blame._replace(complaints=pairs, **groups)
+    return blame._replace(pairs=pairs, **groups)
 
 
 def _drawn(rng: np.random.Generator, among: Collection[int], number: int) -> frozenset[int]:

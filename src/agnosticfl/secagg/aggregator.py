@@ -12,7 +12,7 @@ Replies are taken one at a time, so no more than one masked vector is in memory.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -102,8 +102,10 @@ class Server:
     Attributes:
       requests: what to send to whom now; empty once the sum is there.
       dropped: clients that are out of the round, and why.
-      cheated: those of them that sent what no honest client sends, and others that did.
-      complaints: who could not open whose box.
+      cheated: clients that sent what no honest client sends, and what it was.
+      contradictions: pairs of clients of which one has cheated, but who knows which: one cannot
+        open the other's box, or one's share of the other's secret is not what others' shares give.
+      doubtful: clients of which one has cheated, if a secret cannot be opened.
       survivors: the clients in the sum, once it is known who they are.
       unmasked: the clients that helped to open the sum; they will not do so again for this t.
       total: Σ of their vectors modulo 2³² (or 2^bits), uint32, once it is known.
@@ -163,7 +165,8 @@ class Server:
         self._sum = np.zeros(length, "<u4")
         self.dropped: dict[int, str] = {}
         self.cheated: dict[int, str] = {}
-        self.complaints: list[tuple[int, int]] = []  # accuser, accused
+        self.contradictions: set[tuple[int, int]] = set()
+        self.doubtful: set[int] = set()
         self.survivors: Sequence[int] = ()
         self.unmasked: Collection[int] = ()
         self.total: np.ndarray | None = None
@@ -306,10 +309,10 @@ class Server:
             raise Refused(f"the vector has {len(vector)} bytes, not {expected}")
         self._sum += rings.from_bytes(vector, self._rings)
 
-    def _complain(self, client: int, accused: Sequence[int]) -> None:
+    def _complain(self, client: int, accused: Sequence[int]) -> NoReturn:
         if not accused or not set(accused) <= set(peers(self._holders, client, self._shared)):
             raise Refused("it complains of boxes that it was not given")
-        self.complaints += [(client, other) for other in accused]
+        self.contradictions |= {(client, other) for other in accused}
         raise _Complained(f"it cannot open the boxes of {', '.join(map(str, accused))}")
 
     def _send_survivors(self, replies: Mapping[int, None]) -> Mapping[int, bytes]:
@@ -396,22 +399,11 @@ class Server:
             right = dict(around[start : start + threshold])
             seed = primitives.combine(right)
             if is_right(client, seed):
-                if start > 0:
-                    self._blame_holders(client, {order[p]: s for p, s in places.items()}, right)
+                wrong = _not_fitting(seed, places, right) if start > 0 else []
+                self.contradictions |= {(client, order[place]) for place in wrong}
                 return seed
+        self.doubtful |= {client, *shares}
         raise self._abandoned(f"the shares of client {client} do not give its secret")
-
-    def _blame_holders(
-        self, client: int, shares: Mapping[int, bytes], right: Mapping[int, bytes]
-    ) -> None:
-        """Names those whose shares do not go with t shares that are right."""
-        order = holders_of(client, self._holders.neighbours[client])
-        seed, (one, *_) = primitives.combine(dict(right)), right
-        for holder, share in shares.items():
-            place = order.index(holder)
-            others = {p: s for p, s in right.items() if p != one}
-            if place not in right and primitives.combine({**others, place: share}) != seed:
-                self.cheated[holder] = f"{self.stage}: its share of client {client} is wrong"
 
     def _is_own_seed(self, client: int, seed: bytes) -> bool:
         return keys.commitment(seed, self._name, client) == self._keys[client].commitment
@@ -453,3 +445,15 @@ class Server:
 
     def _abandoned(self, why: str) -> Refused:
         return Refused(f"round {self._setup.number} is abandoned at {self.stage}: {why}")
+
+
+def _not_fitting(seed: bytes, shares: Mapping[int, bytes], right: Mapping[int, bytes]) -> list[int]:
+    """Whose shares do not go with t shares that are right.
+
+    Either the holder tells another share than it was dealt, or it was dealt a wrong one.
+    """
+    _, *others = right.items()
+    rest = {place: share for place, share in shares.items() if place not in right}
+    return [
+        p for p, share in rest.items() if primitives.combine({**dict(others), p: share}) != seed
+    ]

@@ -91,7 +91,7 @@ class SecureStrategy(AgnosticStrategy):
         )
         self._last = 0  # number of the last secure round
         self._cheats = blame.Blame()  # for the whole run
-        self._losses = (0, blame.Blame())  # round, and those with whom attempts at it were lost
+        self._losses = blame.Blame()  # since the last sum
         self._places: dict[int, int] = {}  # node -> place in the roster, of all that ever joined
         # Beside the run folder: if this process dies now, clients will not open this sum again.
         self._kept = folder.with_name(f"{folder.name}.sum")
@@ -145,14 +145,14 @@ class SecureStrategy(AgnosticStrategy):
             self._check_total(told, server)
         except (Refused, Abandoned) as error:
             self._end(grid, server, nodes, attempt)
-            self._failed(server, nodes, attempt)
+            self._learn(server, nodes, attempt, well=False)
             if not server.unmasked:
                 raise Abandoned(str(error)) from None
             # The sum was open, or nearly: no client would open another one of this round.
             LOG.warning("round %d is given up, the model stays: %s", attempt.round, error)
             total = np.zeros(length, "<u4")
         else:
-            self._name_cheats(attempt, blame.succeeded(self._cheats, server.survivors), server)
+            self._learn(server, nodes, attempt, well=True)
             LOG.info("round %d: secure sum of %d clients", attempt.round, len(server.survivors))
             total: np.ndarray = server.total  # type: ignore[assignment]
         write_bytes(self._kept, self._name(attempt.round, sent) + total.tobytes())
@@ -167,36 +167,33 @@ class SecureStrategy(AgnosticStrategy):
         if why is not None:
             raise Refused(f"the sum cannot be right: {why}")
 
-    def _failed(self, server: Server, nodes: Collection[int], attempt: Attempt) -> None:
-        """Remembers what a round that failed says of its clients.
+    def _learn(self, server: Server, nodes: Collection[int], attempt: Attempt, well: bool) -> None:
+        """Remembers what a round says of its clients, whether it ended well or failed.
 
         Cheating counts for the whole run. A client that is only lost is left out of the next
-        attempt at this round, and is welcome in the next round.
+        attempt, and is welcome again after the next sum.
         """
-        known, liars = self._cheats, reckoned_dishonest(self.agreement, len(nodes))
-        if server.total is not None:  # somebody's numbers were wrong, and nobody can see whose
-            known = blame.failed(known, server.survivors, (), liars)
-        elif server.complaints:
-            known = blame.failed(known, nodes, server.complaints, liars)
-        elif not server.cheated:
-            lost = blame.failed(self._lost(attempt.round), server.dropped or nodes)
-            self._losses = (attempt.round, lost)
-        self._name_cheats(attempt, known, server)
-
-    def _name_cheats(self, attempt: Attempt, known: blame.Blame, server: Server) -> None:
-        """Adds those who were shown to have cheated in a round, and says who is new."""
+        known = self._cheats
         for place, why in server.cheated.items():
             known = blame.shown(known, place, why)
+        pairs, liars = server.contradictions, reckoned_dishonest(self.agreement, len(nodes))
+        if well:
+            known = blame.succeeded(blame.contradicted(known, pairs, liars), server.survivors)
+            self._losses = blame.Blame()
+        elif pairs:
+            known = blame.failed(known, nodes, pairs, liars)
+        elif server.total is not None:  # somebody's numbers were wrong, and nobody can see whose
+            known = blame.failed(known, server.survivors)
+        elif server.doubtful:
+            known = blame.failed(known, server.doubtful)
+        elif not server.cheated:
+            self._losses = blame.failed(self._losses, server.dropped or nodes)
         for place in sorted(known.named.keys() - self._cheats.named.keys()):
             why = known.named[place]
             LOG.warning(
                 "round %d: client %d is left out from now on: %s", attempt.round, place, why
             )
         self._cheats = known
-
-    def _lost(self, t: int) -> blame.Blame:
-        last, lost = self._losses
-        return lost if last == t else blame.Blame()
 
     def _kept_sum(self, t: int, sent: bytes) -> np.ndarray | None:
         """The sum of round t, if it was opened before this process began."""
@@ -235,7 +232,7 @@ class SecureStrategy(AgnosticStrategy):
                 LOG.warning("node %d says that it is client %d, as another does", node, place)
         needed = max(self.policy.minimum, self.agreement.fewest)
         self._places |= {node: place for place, node in nodes.items()}
-        for known in (self._cheats, self._lost(attempt.round)):
+        for known in (self._cheats, self._losses):
             seed = (self.config.seed, attempt.round, attempt.number)
             choice = blame.left_out(known, nodes, needed, seed)
             if choice.why:
