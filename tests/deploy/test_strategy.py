@@ -34,7 +34,7 @@ from tests.deploy.federations import NODES, POLICY, assert_same, simulate, toy
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(federation, "POLL", 0.01)
+    monkeypatch.setattr(federation, "SHORTEST", 0.01)
 
 
 def strategy(task: FederatedTask, folder: Path, **policy: Any) -> AgnosticStrategy:

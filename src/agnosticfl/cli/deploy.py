@@ -297,19 +297,20 @@ def status(state: State = Path("deploy-state")) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from agnosticfl.deploy.flower.control import Operator
     from agnosticfl.deploy.supervise import children as processes
 
     home = (state / "flwr").resolve()
     check((home / "config.toml").is_file(), f"{state} is not the --state of a `deploy server`")
     link = processes.configured(home)
-    nodes = processes.flwr(link, "supernode", "ls")["nodes"]
-    runs = processes.flwr(link, "ls")["runs"]
+    with Operator(link) as operator:
+        nodes, runs = operator.nodes(), operator.runs()
     clients = Table("client", "status", title=f"{len(nodes)} clients")
     for node in nodes:
-        clients.add_row(str(node["node-id"]), str(node["status"]))
+        clients.add_row(str(node.number), node.status)
     table = Table("run", "status", "details", title=f"{len(runs)} runs")
     for run in runs:
-        table.add_row(run["run-id"], run["status"], run["status-details"])
+        table.add_row(str(run.number), run.status, run.details)
     for each in (clients, table):
         Console().print(each)
 
