@@ -8,6 +8,7 @@ import msgspec
 from agnosticfl.errors import BadInput
 
 LONGEST = 3.0  # seconds between two looks for a message, when none came for a while
+MOST = 3600.0  # that these may be
 
 
 class Settings(NamedTuple):

@@ -15,13 +15,13 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from agnosticfl.deploy.flower.pinned import write_launcher
+from agnosticfl.deploy.flower.pinned import SUPERNODE, write_launcher
 from agnosticfl.deploy.gate.settings import Settings, as_json
 from agnosticfl.deploy.node import settings as node
 
 CONNECTION = "federation"  # what Flower's configuration calls the one SuperLink it knows
 PATIENCE = 60.0  # seconds for a process to start or to stop
-WARM, SUPERNODE = "agnosticfl.deploy.flower.warm", "flower-supernode"  # what a client is made of
+WARM = "agnosticfl.deploy.flower.warm"  # a client's program
 LOOPBACK = "127.0.0.1"
 PRIVATE = 0o077  # what others may not do with any file that is written here
 
@@ -115,17 +115,26 @@ def gate_command(settings: Settings) -> list[str]:
 
 
 def client_command(
-    link: Link, key: Path, app: Path, node_config: Mapping[str, str | int], supernode: bool = False
+    link: Link,
+    key: Path,
+    app: Path,
+    node_config: Mapping[str, str | int],
+    *,
+    supernode: bool = False,
+    longest: float = node.LONGEST,
 ) -> list[str]:
     """A client that knows the server by its certificate, is known by its key, and runs `app`.
 
     It is one process that stays warm, or Flower's own `supernode`, whose launcher is then written.
+
+    Args:
+      longest: seconds between a warm client's looks for a message, when there was none for long.
     """
     if supernode:
         write_launcher(link.home / "bin", app)
         return supernode_command(link, key, free_port(), node_config)
     settings = node.Settings(
-        link.address, str(link.authority), str(key), str(app), dict(node_config)
+        link.address, str(link.authority), str(key), str(app), dict(node_config), longest
     )
     return [sys.executable, "-m", WARM, node.as_json(settings)]
 

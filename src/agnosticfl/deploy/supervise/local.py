@@ -128,7 +128,7 @@ def start_node(
       supernode: as Flower's own SuperNode, and not as one process that stays warm.
     """
     link, app = supervisor.entrance._replace(home=home), supervisor.service.app.resolve()
-    command = processes.client_command(link, key, app, config, supernode)
+    command = processes.client_command(link, key, app, config, supernode=supernode)
     return processes.start(command, home, home / "node.log")
 
 
