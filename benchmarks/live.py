@@ -11,11 +11,11 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,14 @@ def measure(task: Any, nodes: int, supernode: bool) -> dict[str, Any]:
     meter, marks = Meter(), list[dict[str, float]]()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        on_round: Callable[[Any], None] = lambda _: marks.append(meter.total())
         begun = time.time()
         assert run_locally(
-            task, out, nodes, supernode=supernode, on_round=on_round, should_stop=lambda: False
+            task,
+            out,
+            nodes,
+            supernode=supernode,
+            on_round=lambda _: marks.append(meter.total()),
+            should_stop=lambda: False,
         )
         times = [record["time"] for record in read_records(out)]
     meter.stop.set()
@@ -122,12 +126,12 @@ def main() -> None:
     used = ", ".join(
         f"{name} {seconds:.2f}" for name, seconds in found["processor_seconds"].items()
     )
-    print(
+    sys.stdout.write(
         f"{options.task}{' secure' if options.secure else ''}, {options.nodes} nodes,"
         f" {found['rounds']} rounds: median {found['median']:.2f} s"
         f" ({found['least']:.2f} to {found['most']:.2f}); round 1 after"
         f" {found['until_round_1']:.1f} s; processor seconds per round: {used};"
-        f" load {found['load']:.1f} on {found['cores']} cores"
+        f" load {found['load']:.1f} on {found['cores']} cores\n"
     )
 
 

@@ -218,9 +218,7 @@ def test_a_stranger_s_commands_are_refused_and_nothing_of_his_runs(server: Serve
         time.sleep(0.2)
 
 
-def flwr(
-    link: Link, *words: str, after: Sequence[str] = ()
-) -> subprocess.CompletedProcess[str]:
+def flwr(link: Link, *words: str, after: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """One of Flower's commands, as an operator types them."""
     return subprocess.run(
         ["flwr", *words, children.CONNECTION, *after],
@@ -238,10 +236,10 @@ def test_an_operator_registers_a_key_once_and_hears_why_not(server: Served, tmp_
     with server.supervisor.operator() as operator:
         assert operator.register(server.keys[0].with_suffix(".pub")) is False
         assert {node.status for node in operator.nodes()} == {"registered"}
-        with pytest.raises(Failed, match="no.pub is no public key of a node"):
+        with pytest.raises(Failed, match=r"no\.pub is no public key of a node"):
             operator.register(tmp_path / "no.pub")
         write_app(tmp_path / "app", toy(1))
-        with pytest.raises(Failed, match="the SuperLink refuses: .*key|config"):
+        with pytest.raises(Failed, match="the SuperLink refuses: "):
             operator.start(tmp_path / "app", {"no-such-option": 1})
     with (
         Operator(server.stranger._replace(address="127.0.0.1:9")) as operator,

@@ -80,9 +80,7 @@ class Federation:
         (app / "pyproject.toml").write_text(f'{text}fault = ""\n')
         return app
 
-    def start_node(
-        self, number: int, signing: Path | None = None, supernode: bool = False
-    ) -> None:
+    def start_node(self, number: int, signing: Path | None = None, supernode: bool = False) -> None:
         home, key = self.place / f"node{number}", self.clients / f"{number}.key"
         config = {"partition-id": number, "num-partitions": NODES}
         config |= secure_node(self.clients, key, home)

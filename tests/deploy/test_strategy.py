@@ -68,7 +68,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("contribute", [jax_client, numpy_client])
+@pytest.mark.parametrize("contribute", [jax_client(), numpy_client])
 def test_the_federation_is_a_simulation_with_the_same_clients(
     tmp_path: Path, simulated: Path, contribute: Contribute
 ):
