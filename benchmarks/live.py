@@ -73,19 +73,19 @@ class Meter:
         return dict(sums)
 
 
-def measure(task: Any, nodes: int, supernode: bool) -> dict[str, Any]:
-    """Plays the run of `task` and says how long its rounds took."""
+def measure(task: Any, nodes: int, supernode: bool, most: float) -> dict[str, Any]:
+    """Plays the run of `task`, for `most` seconds, and says how long its rounds took."""
     meter, marks = Meter(), list[dict[str, float]]()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         begun = time.time()
-        assert run_locally(
+        run_locally(
             task,
             out,
             nodes,
             supernode=supernode,
             on_round=lambda _: marks.append(meter.total()),
-            should_stop=lambda: False,
+            should_stop=lambda: time.time() - begun > most,
         )
         times = [record["time"] for record in read_records(out)]
     meter.stop.set()
@@ -114,13 +114,14 @@ def main() -> None:
     parser.add_argument("--secure", action="store_true")
     parser.add_argument("--supernode", action="store_true", help="Flower's own SuperNodes")
     parser.add_argument("--set", action="append", default=[], dest="sets")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="end after so many")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     sets = [*options.sets, *(["secure.name=simulate"] if options.secure else [])]
     total = options.rounds + FIRST
     config = federated_config(resolve(options.task, rounds=total, sets=sets), options.nodes)
     task = new_task(config, build(config).data)
-    found = measure(task, options.nodes, options.supernode)
+    found = measure(task, options.nodes, options.supernode, options.seconds)
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=1))
     used = ", ".join(
