@@ -31,8 +31,8 @@ from agnosticfl.errors import one_line_errors
 
 LOG = logging.getLogger("flwr")
 
-SHORTEST = 0.05  # seconds between two looks for a message, while a round is on
-SHARE = 0.1  # of the time since the last message: what waiting for the next one may add
+SHORTEST = 0.1  # seconds between two looks for a message, while a round is on
+SHARE = 0.2  # of the time since the last message: what waiting for the next one may add
 FAREWELL = 5.0  # seconds to sign off from the server
 UNAUTHORIZED = 401
 
