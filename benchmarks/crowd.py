@@ -153,7 +153,7 @@ class Crowd:
 
     def _connect(self, number: int) -> None:
         key, app = self.clients[number]()
-        line = connected(self.server, str(self.authority), key)
+        line = connected(self.server, self.authority, key)
         connection = line.__enter__()
         with self._lock:
             self.players.append(Player(connection, app, self.longest))

@@ -125,7 +125,7 @@ def main(text: str) -> NoReturn:
     reason = ""
     try:
         app = OwnApp(Path(settings.app), settings.config)  # first: it takes seconds to load
-        with connected(settings.server, settings.authority, Path(settings.key)) as connection:
+        with connected(settings.server, Path(settings.authority), Path(settings.key)) as connection:
             LOG.info("connected as node %d", connection.node)
             reason = _ended(connection, app, settings.longest)
     except Leave:
