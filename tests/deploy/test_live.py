@@ -395,6 +395,28 @@ def test_a_superlink_that_is_killed_is_started_again_and_the_run_goes_on(
 
 
 @pytest.mark.slow
+def test_a_superlink_that_lost_its_memory_gets_its_clients_back(
+    federation: Federation, simulated: Any
+):
+    """They have other numbers there, so that none of them is known by the one that it had."""
+
+    def forget(record: Any) -> None:
+        superlink = federation.supervisor.superlink
+        if record["round"] == 1 and superlink is not None:
+            for file in (federation.place / "server").glob("superlink.db*"):
+                file.unlink()
+            os.kill(superlink.process.pid, signal.SIGKILL)
+
+    before = {node.process.pid for node in federation.nodes.values()}
+    out = federation.run("forgetful", rounds=2, on_round=forget)
+    assert_same(read_records(out), simulated(rounds=2))
+    for node in federation.nodes.values():
+        assert node.alive()
+        assert "the server does not know this node any more" in node.log.read_text()
+    assert {node.process.pid for node in federation.nodes.values()} == before
+
+
+@pytest.mark.slow
 def test_a_serverapp_that_is_killed_is_started_again_and_the_run_goes_on(
     federation: Federation, simulated: Any
 ):
