@@ -26,7 +26,7 @@ from agnosticfl.deploy.keys import (
 )
 from agnosticfl.deploy.supervise import children
 from agnosticfl.deploy.supervise.children import Child, Failed
-from agnosticfl.deploy.supervise.local import secure_node
+from agnosticfl.deploy.supervise.local import local_limits, secure_node
 from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
 from agnosticfl.runs.build import build
 from agnosticfl.runs.records import read_records
@@ -66,7 +66,16 @@ class Federation:
         make_server_keys(place / "keys", ["127.0.0.1"], days=2)
         make_federation(self.clients, [str(number) for number in range(NODES)])
         port = children.free_port()
-        service = Service(place, place / "keys", place / "server", place, "127.0.0.1", port, {})
+        service = Service(
+            place,
+            place / "keys",
+            place / "server",
+            place,
+            "127.0.0.1",
+            port,
+            {},
+            local_limits(toy(), NODES),
+        )
         self.supervisor = Supervisor(service, self.said.append)
         self.nodes: dict[int, Child] = {}
         # The nodes' own app, which knows those of all runs to come.
