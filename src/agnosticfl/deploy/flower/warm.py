@@ -56,12 +56,15 @@ def one_message(connection: Connection, app: OwnApp) -> bool:
     if received is None:
         return False
     head, tree = received
-    kind, run, begun = head.metadata.message_type, head.metadata.run_id, time.monotonic()
+    kind, run = head.metadata.message_type, head.metadata.run_id
     LOG.info("Receiving: %s message of run %d", kind, run)
     try:
-        reply = app.answer(pulled(connection, run, tree), connection)
-        push(connection, run, reply, time.monotonic() - begun)
-        LOG.info("Sent: answer to the %s message, after %.2f s", kind, time.monotonic() - begun)
+        message = pulled(connection, run, tree)
+        begun = time.monotonic()
+        reply = app.answer(message, connection)
+        worked = time.monotonic() - begun
+        push(connection, run, reply, worked)
+        LOG.info("Sent: answer to the %s message, after %.2f s of work", kind, worked)
     except Stopped:
         LOG.info("run %d is over; its %s message is not answered", run, kind)
     except Exception as error:
