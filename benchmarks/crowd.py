@@ -25,13 +25,11 @@ from agnosticfl.deploy.flower import client_app as client
 from agnosticfl.deploy.flower import secure_answers
 from agnosticfl.deploy.flower.connection import Connection, connected
 from agnosticfl.deploy.flower.own_app import OwnApp
-from agnosticfl.deploy.flower.records import REQUEST, ROUND, SECURE, SUM, to_record
+from agnosticfl.deploy.flower.records import REQUEST, SECURE, SUM, to_record
 from agnosticfl.deploy.flower.warm import one_message, pause
 from agnosticfl.deploy.node.contribute import Call
 from agnosticfl.deploy.roster import read_roster
 from agnosticfl.registry import SOURCES
-
-STAGES = 6  # messages of a secure round: where a client may drop out
 
 
 class Lost(Exception):
@@ -42,7 +40,7 @@ class Moody(OwnApp):
     """A client's own app, of a client that may drop out or lie.
 
     Args:
-      drop: the probability that it falls silent somewhere in an attempt.
+      drop: the probability that it does not answer a message.
       hostile: whether it sends nonsense, whenever it is asked.
     """
 
@@ -50,15 +48,12 @@ class Moody(OwnApp):
         self, folder: Path, config: dict[str, Any], number: int, drop: float, hostile: bool
     ):
         super().__init__(folder, config)
-        self.number, self.drop, self.hostile = number, drop, hostile
-        self.asked = Counter[str]()  # messages of each attempt
+        self.drop, self.hostile, self.rng = drop, hostile, np.random.default_rng(number)
         self.counts = Counter[str]()  # what became of messages
 
     def answer(self, message: Message, connection: Connection) -> Message:
-        token = str(message.content.config_records[ROUND]["token"])
         self.counts["asked"] += 1
-        self.asked[token] += 1
-        if self.asked[token] > self.leaves(token):
+        if self.rng.random() < self.drop:
             self.counts["dropped"] += 1
             raise Lost("on purpose")
         reply = super().answer(message, connection)
@@ -67,11 +62,6 @@ class Moody(OwnApp):
             return nonsense(reply)
         self.counts["refused" if reply.has_error() else "answered"] += 1
         return reply
-
-    def leaves(self, token: str) -> int:
-        """How many messages of an attempt it answers."""
-        rng = np.random.default_rng([self.number, int(token[:12], 16)])
-        return int(rng.integers(STAGES)) if rng.random() < self.drop else 10**6
 
 
 def nonsense(reply: Message) -> Message:
