@@ -26,8 +26,9 @@ from agnosticfl.deploy.flower import secure_answers
 from agnosticfl.deploy.flower.connection import Connection, connected
 from agnosticfl.deploy.flower.own_app import OwnApp
 from agnosticfl.deploy.flower.records import REQUEST, SECURE, SUM, to_record
-from agnosticfl.deploy.flower.warm import one_message, pause
+from agnosticfl.deploy.flower.warm import one_message
 from agnosticfl.deploy.node.contribute import Call
+from agnosticfl.deploy.node.pace import Pace
 from agnosticfl.deploy.roster import read_roster
 from agnosticfl.registry import SOURCES
 
@@ -77,19 +78,20 @@ class Player:
     """One client of the crowd."""
 
     def __init__(self, connection: Connection, app: Moody, longest: float):
-        self.connection, self.app, self.longest = connection, app, longest
-        self.last = time.monotonic()
+        self.connection, self.app, self.pace = connection, app, Pace(longest)
         self.failure = ""
 
     def look(self) -> float:
         """Looks for a message once; seconds until the next look."""
         try:
+            now = time.monotonic()
             while one_message(self.connection, self.app):
-                self.last = time.monotonic()
+                self.pace.answered(now)
+                now = time.monotonic()
         except Exception as error:  # this client would end here
             self.failure = f"{type(error).__name__}: {error}"
             return float("inf")
-        return pause(time.monotonic() - self.last, self.longest)
+        return self.pace.pause()
 
 
 class Crowd:

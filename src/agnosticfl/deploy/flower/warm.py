@@ -13,7 +13,6 @@ SETTINGS is a `Settings` as JSON, on the command line: nothing in it is secret.
 
 import logging
 import os
-import random
 import signal
 import sys
 import threading
@@ -26,25 +25,15 @@ from flwr.app import Message
 
 from agnosticfl.deploy.flower.connection import Connection, Stopped, connected, pulled, push
 from agnosticfl.deploy.flower.own_app import OwnApp
+from agnosticfl.deploy.node.pace import Pace
 from agnosticfl.deploy.node.settings import Settings, from_json
 from agnosticfl.errors import one_line_errors
 
 LOG = logging.getLogger("flwr")
 
-SHORTEST = 0.1  # seconds between two looks for a message, while a round is on
-SHARE = 0.2  # of the time since the last message: what waiting for the next one may add
 FAREWELL = 5.0  # seconds to sign off from the server
 UNAUTHORIZED = 401
 JUST_NOW = 2.0  # seconds
-
-
-def pause(idle: float, longest: float) -> float:
-    """Seconds until the next look, if the last message came `idle` seconds ago.
-
-    Shortly after a message the next one may be near. Later a look adds little to the time waited
-    for anyway; who has waited for long looks seldom, and not all clients at the same moments.
-    """
-    return min(max(SHARE * idle, SHORTEST), longest) * random.uniform(0.8, 1.2)
 
 
 def one_message(connection: Connection, app: OwnApp) -> bool:
@@ -87,12 +76,13 @@ def _received(connection: Connection) -> tuple[Message, Any] | None:
 
 def serve(connection: Connection, app: OwnApp, longest: float) -> NoReturn:
     """Answers messages for ever."""
-    last = time.monotonic()
+    pace = Pace(longest)
     while True:
+        now = time.monotonic()
         if one_message(connection, app):
-            last = time.monotonic()
+            pace.answered(now)
         else:
-            time.sleep(pause(time.monotonic() - last, longest))
+            time.sleep(pace.pause())
 
 
 class Leave(BaseException):
