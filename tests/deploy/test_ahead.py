@@ -24,7 +24,7 @@ WHOLE = ["Join", "Setup", "Peers", "Boxes", "Survivors", "Unmask"]
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(federation, "POLL", 0.01)
+    monkeypatch.setattr(federation, "SHORTEST", 0.01)
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from tests.deploy.secure import play, silent_at, silent_twice
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(federation, "POLL", 0.01)
+    monkeypatch.setattr(federation, "SHORTEST", 0.01)
 
 
 LOSS, COUNT = 3, 13  # where words begin, after one of the toy's parameter and two of β

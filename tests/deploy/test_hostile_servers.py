@@ -32,7 +32,7 @@ from tests.deploy.secure import play, secure_toy
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(federation, "POLL", 0.01)
+    monkeypatch.setattr(federation, "SHORTEST", 0.01)
 
 
 def test_no_client_opens_two_sums_of_a_round_even_for_a_server_that_lost_its_memory(

@@ -27,7 +27,7 @@ from tests.deploy.secure import asked, play, secure_toy, silent_at, silent_twice
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(federation, "POLL", 0.01)
+    monkeypatch.setattr(federation, "SHORTEST", 0.01)
 
 
 def test_a_secure_federation_is_the_simulation_with_the_same_clients(
@@ -133,7 +133,7 @@ def test_a_client_that_is_killed_after_it_wrote_does_not_answer_again(
     with pytest.raises(KeyboardInterrupt):
         play(tmp_path, keys)
     monkeypatch.undo()
-    monkeypatch.setattr(federation, "POLL", 0.01)
+    monkeypatch.setattr(federation, "SHORTEST", 0.01)
     play(tmp_path, keys)
     assert "helped to open the sum of round 1 already" in caplog.text
 

@@ -22,6 +22,7 @@ from agnosticfl.deploy.flower.records import (
 )
 from agnosticfl.deploy.node import consent, eligibility
 from agnosticfl.deploy.node.contribute import Call, Contribute, answer, jax_client
+from agnosticfl.deploy.node.kept import Kept
 from agnosticfl.deploy.schema import check_schema, schema_of
 from agnosticfl.deploy.task import FILE, FederatedTask, check_program, most_clients, read_task
 from agnosticfl.errors import BadInput, check
@@ -34,17 +35,30 @@ LOG = logging.getLogger("flwr")
 
 def client_app(
     folder: Path | str,
-    contribute: Contribute = jax_client,
+    contribute: Contribute | None = None,
     policy: eligibility.Policy | None = None,
 ) -> ClientApp:
     """The ClientApp of the federation whose `task.json` is in `folder`.
 
+    Task, examples, roster and keys are read once, and again when their files have changed.
+
     Args:
-      contribute: how the client answers; `torch_client(…)` gives one for PyTorch.
+      contribute: how the client answers; by default by `jax_client()`, and `torch_client(…)` gives
+        one for PyTorch.
       policy: whether the client joins a round; by default as its node was started
         (`agnosticfl deploy client --when …`).
     """
-    app = ClientApp()
+    app, place, compute = ClientApp(), Path(folder), contribute or jax_client()
+    tasks, holdings, places = Kept[FederatedTask](), Kept[NodeData](), Kept[Any]()
+
+    def agreed() -> FederatedTask:
+        return tasks.get(FILE, [place / FILE], lambda: read_task(place))
+
+    def own_data(context: Context) -> NodeData:
+        task, files = agreed(), _files(context, "data")
+        return holdings.get(
+            _name(context), [place / FILE, *files], lambda: node_data(task, context)
+        )
 
     def declines(context: Context, examples: int) -> str | None:
         reason = (policy or node_policy(context))(examples)
@@ -68,37 +82,39 @@ def client_app(
             params=below(arrays, "params."),
             alpha=arrays["alpha"],
         )
-        return answer(call, contribute(call), below(arrays, "channel_state."))
+        return answer(call, compute(call), below(arrays, "channel_state."))
 
     def train(message: Message, context: Context) -> RecordDict:
         if SECURE in message.content:
             return step(message, context)
-        task = read_task(Path(folder))
         if "roster" in context.node_config:
             raise Refused("this node takes part in secure rounds only")
-        own = node_data(task, context)
+        own = own_data(context)
         return declined(context, own.data.num_examples) or RecordDict(
-            {SUM: to_record(vector(message, task, own))}
+            {SUM: to_record(vector(message, agreed(), own))}
         )
 
     def join(message: Message, context: Context) -> RecordDict:
-        task = read_task(Path(folder))
         follow_roster(context)
-        declines = declined(context, node_data(task, context).data.num_examples)
+        declines = declined(context, own_data(context).data.num_examples)
         return declines or step(message, context)
 
     def step(message: Message, context: Context) -> RecordDict:
         from agnosticfl.deploy.flower.secure_answers import own_member, secure_answer
         from agnosticfl.deploy.node.examples import held_domains
 
-        task = read_task(Path(folder))
-        own = own_member(task, context.node_config)
+        task, files = agreed(), _files(context, "roster", "signing-key")
+        own = places.get(
+            _name(context),
+            [place / FILE, *files],
+            lambda: own_member(task, context.node_config),
+        )
 
         def work(cohort: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
             room = most_clients(task.config)
             if cohort > room:
                 raise Refused(f"a sum of {cohort} clients; its numbers have room for {room}")
-            data = node_data(task, context)
+            data = own_data(context)
             consent.check_stated(held_domains(data.data), own.agreement.holdings[own.place])
             alpha = to_arrays(message.content.array_records[ARRAYS])["alpha"]
             least = float((task.config.secure or {}).get("least_alpha", 0))
@@ -106,7 +122,7 @@ def client_app(
             return vector(message, task, data), weighty
 
         def declines_next() -> str | None:
-            return declines(context, node_data(task, context).data.num_examples)
+            return declines(context, own_data(context).data.num_examples)
 
         memory = Path(str(context.node_config["memory"]))
         return secure_answer(own, memory, message, work, declines_next)
@@ -138,6 +154,16 @@ def discreet(
             return Message(Error(code=0, reason="its own log says why"), reply_to=message)
 
     return handle
+
+
+def _name(context: Context) -> tuple[Any, ...]:
+    """What tells a node from others that the same app works for."""
+    return context.node_id, *sorted(context.node_config.items())
+
+
+def _files(context: Context, *names: str) -> list[Path]:
+    """The files that a node was started with, of those names."""
+    return [Path(str(context.node_config[n])) for n in names if n in context.node_config]
 
 
 def follow_roster(context: Context) -> None:
