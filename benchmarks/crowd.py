@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flwr.app import Message
@@ -29,24 +29,23 @@ from agnosticfl.deploy.node.contribute import Call
 STAGES = 6  # messages of a secure round: where a client may drop out
 
 
-class Moods(NamedTuple):
-    """How clients misbehave."""
-
-    drop: float = 0.0  # the share of clients that fall silent somewhere in an attempt
-    hostile: float = 0.0  # the share of clients that send nonsense, whenever they are asked
-
-
 class Lost(Exception):
     """A message that a client does not answer, on purpose."""
 
 
 class Moody(OwnApp):
-    """A client's own app, of a client that may drop out or lie."""
+    """A client's own app, of a client that may drop out or lie.
 
-    def __init__(self, folder: Path, config: dict[str, Any], number: int, moods: Moods):
+    Args:
+      drop: the probability that it falls silent somewhere in an attempt.
+      hostile: whether it sends nonsense, whenever it is asked.
+    """
+
+    def __init__(
+        self, folder: Path, config: dict[str, Any], number: int, drop: float, hostile: bool
+    ):
         super().__init__(folder, config)
-        self.number, self.moods = number, moods
-        self.hostile = np.random.default_rng([number, 1]).random() < moods.hostile
+        self.number, self.drop, self.hostile = number, drop, hostile
         self.asked = Counter[str]()  # messages of each attempt
         self.counts = Counter[str]()  # what became of messages
 
@@ -67,7 +66,7 @@ class Moody(OwnApp):
     def leaves(self, token: str) -> int:
         """How many messages of an attempt it answers."""
         rng = np.random.default_rng([self.number, int(token[:12], 16)])
-        return int(rng.integers(STAGES)) if rng.random() < self.moods.drop else 10**6
+        return int(rng.integers(STAGES)) if rng.random() < self.drop else 10**6
 
 
 def nonsense(reply: Message) -> Message:
@@ -154,7 +153,7 @@ class Crowd:
 
     def _connect(self, number: int) -> None:
         key, app = self.clients[number]()
-        line = connected(self.server, str(self.authority), key)
+        line = connected(self.server, self.authority, key)
         connection = line.__enter__()
         with self._lock:
             self.players.append(Player(connection, app, self.longest))

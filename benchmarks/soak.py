@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import psutil
-from benchmarks.crowd import Crowd, Moods, Moody
+from benchmarks.crowd import Crowd, Moody
 
 from agnosticfl.deploy.app import PACKAGE, write_app
 from agnosticfl.deploy.gate.limits import Limits
@@ -58,7 +58,8 @@ class Load(NamedTuple):
     cohort: int
     seconds: float
     secure: bool = True
-    moods: Moods = Moods(drop=0.1, hostile=0.01)
+    drop: float = 0.1  # the share of clients that fall silent somewhere in an attempt
+    hostile: float = 0.01  # the share of clients that send nonsense, whenever they are asked
     step: float = 20.0  # seconds that the server waits for those who are silent
     longest: float = 10.0  # seconds between a client's looks for messages
     rounds: int = 10_000
@@ -124,7 +125,8 @@ class Soaked:
         config: dict[str, Any] = {"partition-id": number, "num-partitions": self.load.clients}
         if self.load.secure:
             config |= secure_node(self.folder, key, home)
-        return key, Moody(self.service.app, config, number, self.load.moods)
+        hostile = number < round(self.load.hostile * self.load.clients)
+        return key, Moody(self.service.app, config, number, self.load.drop, hostile)
 
     def look(self) -> None:
         """Processor seconds and memory of the server's processes now."""
@@ -206,6 +208,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--cohort", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=900.0)
+    parser.add_argument("--rounds", type=int, default=10_000, help="end after so many")
     parser.add_argument("--clear", action="store_true", help="without secure aggregation")
     parser.add_argument("--drop", type=float, default=0.1)
     parser.add_argument("--hostile", type=float, default=0.01)
@@ -220,9 +223,11 @@ def main() -> None:
         options.cohort,
         options.seconds,
         not options.clear,
-        Moods(options.drop, options.hostile),
+        options.drop,
+        options.hostile,
         options.step,
         options.poll,
+        options.rounds,
     )
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         found = Soaked(load, Path(folder)).play()

@@ -151,7 +151,7 @@ def test_a_server_in_trouble_is_asked_again_and_one_that_says_no_is_not(line: Li
 
 @pytest.mark.parametrize(
     ("idle", "low", "high"),
-    [(0.0, 0.04, 0.06), (5.0, 0.4, 0.6), (29.0, 2.3, 3.6), (1e6, 2.4, 3.6)],
+    [(0.0, 0.08, 0.12), (5.0, 0.8, 1.2), (14.0, 2.2, 3.4), (1e6, 2.4, 3.6)],
 )
 def test_looks_for_messages_are_short_in_a_round_and_seldom_without_one(
     idle: float, low: float, high: float

@@ -37,7 +37,7 @@ class Connection(NamedTuple):
 
 
 @contextlib.contextmanager
-def connected(server: str, authority: str, key: Path) -> Generator[Connection]:
+def connected(server: str, authority: Path, key: Path) -> Generator[Connection]:
     """A connection that lasts, whatever happens to the network, until the block ends.
 
     Args:
@@ -49,7 +49,7 @@ def connected(server: str, authority: str, key: Path) -> Generator[Connection]:
     with _node._init_connection(
         server_address=server,
         insecure=False,
-        root_certificates=authority,
+        root_certificates=authority.read_bytes(),
         authentication_keys=(private, private.public_key()),
         max_retries=None,
         max_wait_time=None,

@@ -46,7 +46,7 @@ class Operator:
         self._client = _control.ControlHttpClient.from_server_address(
             server_address=link.address,
             insecure=False,
-            root_certificates=str(link.authority),
+            root_certificates=link.authority.read_bytes(),
             interceptors=[_version.RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
         )
 

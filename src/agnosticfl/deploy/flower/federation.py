@@ -25,7 +25,7 @@ T = TypeVar("T")
 LOG = logging.getLogger("flwr")  # Flower's own, so that `flwr log` shows these lines too
 
 SHORTEST, LONGEST = 0.05, 1.0  # seconds between two looks for replies, or for clients
-SHARE = 0.1  # of the time waited so far: what waiting may add
+SHARE = 0.2  # of the time waited so far: what waiting may add
 
 
 class RoundPolicy(NamedTuple):

@@ -26,15 +26,16 @@ from flwr.app import Message
 
 from agnosticfl.deploy.flower.connection import Connection, Stopped, connected, pulled, push
 from agnosticfl.deploy.flower.own_app import OwnApp
-from agnosticfl.deploy.node.settings import from_json
+from agnosticfl.deploy.node.settings import Settings, from_json
 from agnosticfl.errors import one_line_errors
 
 LOG = logging.getLogger("flwr")
 
-SHORTEST = 0.05  # seconds between two looks for a message, while a round is on
-SHARE = 0.1  # of the time since the last message: what waiting for the next one may add
+SHORTEST = 0.1  # seconds between two looks for a message, while a round is on
+SHARE = 0.2  # of the time since the last message: what waiting for the next one may add
 FAREWELL = 5.0  # seconds to sign off from the server
 UNAUTHORIZED = 401
+JUST_NOW = 2.0  # seconds
 
 
 def pause(idle: float, longest: float) -> float:
@@ -92,19 +93,27 @@ def serve(connection: Connection, app: OwnApp, longest: float) -> NoReturn:
 
 
 class Leave(BaseException):
-    """The operator, or Flower, wants this process to end."""
+    """The operator wants this process to end."""
+
+
+class Refused(Leave):
+    """The server does not take this client's signature: Flower ends a client then, with no word."""
 
 
 class Refusals(logging.Handler):
-    """Sees what the server answers: Flower ends a client that is not let in, without a word."""
+    """Sees what the server answers, in what httpx says of each request."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.status = 0  # the last one
+        self.last = float("-inf")  # when a signature was refused
 
     def emit(self, record: logging.LogRecord) -> None:
-        numbers = [value for value in record.args or () if isinstance(value, int)]
-        self.status = numbers[-1] if numbers else self.status
+        if UNAUTHORIZED in (record.args or ()):
+            self.last = time.monotonic()
+
+    def leave(self, *_: Any) -> NoReturn:
+        """What a signal does. Flower's own comes right after the refusal."""
+        raise Refused if time.monotonic() - self.last < JUST_NOW else Leave
 
 
 def main(text: str) -> NoReturn:
@@ -116,31 +125,42 @@ def main(text: str) -> NoReturn:
     requests.addHandler(refusals)
     requests.setLevel(logging.INFO)
     requests.propagate = False
-
-    def leave(*_: Any) -> NoReturn:
-        raise Leave
-
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
+        signal.signal(number, refusals.leave)
     reason = ""
     try:
         app = OwnApp(Path(settings.app), settings.config)  # first: it takes seconds to load
-        with connected(settings.server, settings.authority, Path(settings.key)) as connection:
-            LOG.info("connected as node %d", connection.node)
-            reason = _ended(connection, app, settings.longest)
+        while not reason:
+            reason = connected_once(settings, app)
+    except Refused:
+        reason = "error: the server does not take this client's signature; is its clock right?"
     except Leave:
-        if refusals.status == UNAUTHORIZED:
-            reason = "the server does not take this client's signature; is its clock right?"
+        pass
     LOG.info(reason or "this client has left")
     logging.shutdown()
     os._exit(1 if reason else 0)  # there may be work under way that nobody wants any more
 
 
-def _ended(connection: Connection, app: OwnApp, longest: float) -> str:
-    """Works in another thread, so that this one hears signals, until that fails; why it did.
+def connected_once(settings: Settings, app: OwnApp) -> str:
+    """Serves as long as the server knows this node; why it cannot go on, or nothing if it can.
 
-    After a signal, the server is told within some seconds or not at all.
+    A server that lost its memory knows the client's key, but gives it another number.
     """
+    reason, was_in = "", False
+    try:
+        with connected(settings.server, Path(settings.authority), Path(settings.key)) as connection:
+            was_in = True
+            LOG.info("connected as node %d", connection.node)
+            reason = _ended(connection, app, settings.longest)
+    except Refused:
+        if not was_in:
+            raise
+        LOG.warning("the server does not know this node any more; connecting again")
+    return reason
+
+
+def _ended(connection: Connection, app: OwnApp, longest: float) -> str:
+    """Works in another thread, so that this one hears signals, until that fails; why it did."""
     failed: list[str] = []
 
     def work() -> None:
@@ -153,8 +173,10 @@ def _ended(connection: Connection, app: OwnApp, longest: float) -> str:
     worker.start()
     try:
         worker.join()
-    except Leave:
-        late = threading.Timer(FAREWELL, os._exit, [1])
+    except Refused:
+        raise
+    except Leave:  # the server is told within some seconds, or not at all
+        late = threading.Timer(FAREWELL, os._exit, [0])
         late.daemon = True
         late.start()
         raise
