@@ -27,6 +27,7 @@ from agnosticfl.engines import padded_engine
 from agnosticfl.files import read_json
 from agnosticfl.methods.base import Algorithm
 from agnosticfl.registry import ENGINES
+from agnosticfl.runs.config import Config
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import has_effect, resolve
 from agnosticfl.runs.run import Stopped, run
@@ -216,16 +217,29 @@ def test_the_noise_of_reports_is_what_was_promised_and_not_that_of_the_training(
     np.testing.assert_allclose(np.mean(counts), 12.0, atol=0.15)
 
 
-PRIVATE = "dp={epsilon=1e4, delta=1e-3, examples=20, loss=2.0}"
+def private_task(store: Path, mode: str) -> Config:
+    """Rounds one by one in the mode that has two tests."""
+    engine = {"central": "padded", "distributed": "auto"}[mode]
+    sets = ["dp={epsilon=1e4, delta=1e-3, examples=20, loss=2.0}", f"dp.mode='{mode}'", "rounds=4"]
+    return resolve(str(store / "line.toml"), sets=[*sets, f"engine='{engine}'"])
+
+
+@pytest.fixture(scope="module")
+def private_run(store: Path) -> Path:
+    """With noise by the server."""
+    run(private_task(store, "central"), store / "central")
+    return store / "central"
 
 
 @pytest.mark.parametrize("mode", ["central", "distributed"])
 def test_held_out_losses_are_noised_and_both_groups_are_accounted_for(
-    store: Path, tmp_path: Path, mode: str
+    store: Path, private_run: Path, mode: str
 ):
-    task = str(store / "line.toml")
-    sets = [PRIVATE, f"dp.mode='{mode}'", "rounds=4"]
-    summary = run(resolve(task, sets=sets), tmp_path / "run")
+    folder = private_run
+    if mode == "distributed":
+        folder = store / "distributed"
+        run(private_task(store, mode), folder)
+    summary = read_json(folder / "summary.json")
     training, heldout = summary["privacy"], summary["privacy"]["heldout"]
     assert 0 < training["epsilon"] <= 1e4
     assert 0 < heldout["epsilon"] <= 1e4
@@ -233,20 +247,18 @@ def test_held_out_losses_are_noised_and_both_groups_are_accounted_for(
     if mode == "central":  # they are fewer, so a cohort of as many hides a client less
         assert heldout["noise_multiplier"] > training["noise_multiplier"]
     assert np.sum(summary["domain_weights"]) == pytest.approx(1)
-    assert read_json(tmp_path / "run" / "privacy.json") == summary["privacy"]
+    assert read_json(folder / "privacy.json") == summary["privacy"]
 
 
 def test_a_private_run_that_follows_held_out_clients_goes_on_to_the_same_bits(
-    store: Path, tmp_path: Path
+    store: Path, private_run: Path, tmp_path: Path
 ):
-    sets = [PRIVATE, "rounds=5", "engine='padded'"]
-    config = resolve(str(store / "line.toml"), sets=sets)
-    run(config, tmp_path / "whole")
+    config = private_task(store, "central")
     calls = iter([False, False, True])
     with pytest.raises(Stopped):
         run(config, tmp_path / "run", should_stop=lambda: next(calls))
     run(config, tmp_path / "run", resume=True)
-    assert results(tmp_path / "run") == results(tmp_path / "whole")
+    assert results(tmp_path / "run") == results(private_run)
 
 
 def test_a_task_with_secure_sums_follows_held_out_clients(store: Path, tmp_path: Path):
