@@ -144,6 +144,25 @@ def test_blocks_of_rounds_are_the_rounds_themselves():
     assert algorithm.block(last)[0].round[0] == len(states.round) + 1
 
 
+def test_later_rounds_compile_nothing_more():
+    algorithm = following(engine=padded_engine)
+    state, _ = algorithm.round(algorithm.init(), algorithm.cohort(1))
+    compiled: list[str] = []
+
+    def note(event: str, duration_secs: float, **about: str | int) -> None:
+        del duration_secs
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(str(about.get("fun_name")))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        for t in (2, 3):
+            state, _ = algorithm.round(state, algorithm.cohort(t))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert compiled == []
+
+
 def test_reports_in_fixed_point_move_lambda_as_in_the_clear():
     """Two words for each loss and exact counts: rounding is far below float32's."""
     bounds = Bounds(update=10.0, examples=50, loss=50.0)
@@ -206,13 +225,13 @@ def test_the_noise_of_reports_is_what_was_promised_and_not_that_of_the_training(
     """Shares 0.51 and 0.49 of the squared norm: N_i has noise z · 20 / √0.49 (and the margin)."""
     channel, sums = noised(0.1), report(jnp.full(2, 50.0), jnp.full(2, 12.0))
     state = channel.init()
-    message = channel.encode(state, sums, jax.random.key(0))
+    message = jax.jit(channel.encode)(state, sums, jax.random.key(0))
     assert not jax.tree.leaves(message.update)
 
     def decoded(key: Array) -> Array:
         return channel.decode(state, message, key).total.domain_count
 
-    counts = jax.vmap(decoded)(jax.random.split(jax.random.key(1), 4000))
+    counts = jax.jit(jax.vmap(decoded))(jax.random.split(jax.random.key(1), 4000))
     np.testing.assert_allclose(np.std(counts), 0.1 * 20 / 0.7 / MARGIN, rtol=0.03)
     np.testing.assert_allclose(np.mean(counts), 12.0, atol=0.15)
 
