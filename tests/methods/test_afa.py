@@ -85,7 +85,7 @@ def test_permuting_domains_permutes_results(seed: int):
     _close(np.asarray(a.window.counts)[:, order], b.window.counts)
 
 
-@given(st.integers(0, 1000), st.sampled_from([1, 2, 5, 11, 12]))
+@given(st.integers(0, 1000), st.sampled_from([1, 5, 11]))
 def test_batches_of_a_linear_loss_change_nothing(seed: int, batch_size: int):
     """The gradient does not depend on w, so neither order nor size of batches matters."""
     data = random_federated(seed, examples=EXAMPLES)
