@@ -11,7 +11,7 @@ from agnosticfl.runs.records import read_records
 from tests.helpers.command_line import agnosticfl, called, start, wait_for_round
 from tests.helpers.runs import results
 
-TOY = ("run", "toy", "--rounds", "400", "--set", "checkpoint_every=7")
+TOY = ("run", "toy", "--rounds", "400", "--set", "checkpoint_every=20")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: si
 
 def test_asked_twice_it_stops_at_once_and_can_still_go_on(tmp_path: Path):
     folder = tmp_path / "stopped"
-    words = ("run", "toy", "--rounds", "100", "--set", "checkpoint_every=1", "--out", folder)
+    words = ("run", "toy", "--rounds", "40", "--set", "checkpoint_every=1", "--out", folder)
     process = start(*words)
     wait_for_round(process, folder, 3)
     for _ in range(2):  # the second one in the middle of what the first one asked for
