@@ -100,7 +100,7 @@ def _read(place: Path, like: ServerState) -> ServerState:
         path = (place / "state").resolve()
         found: dict[str, Any] = checkpointer.restore(path, args=ocp.args.StandardRestore(shapes))
     # As a run begins: what is held on the device that it was saved from has programs of its own.
-    free = jax.tree.map(lambda leaf: jnp.array(np.asarray(leaf)), found)
+    free: dict[str, Any] = jax.tree.map(lambda leaf: jnp.array(np.asarray(leaf)), found)
     return ServerState(**{_FIELDS.get(name, name): value for name, value in free.items()})
 
 
