@@ -12,10 +12,10 @@
 
 The first three prepare a round, and can be asked while another one is on: what is to be summed is
 said with `Boxes`. A client takes nobody's word for what it can check, answers each request once,
-has a vector under masks in one round of a run at a time, and helps to open one sum of a round of the
-algorithm, however often it is tried. What begins something (`Join`, `Setup`, the `Sum` in `Boxes`)
-must be signed by the server's key and agree with what the client knows. Keep the new state before
-the reply leaves: a client that forgets what it answered could answer twice.
+has a vector under masks in one round of a run at a time, and helps to open one sum of a round of
+the algorithm, however often it is tried. What begins something (`Join`, `Setup`, the `Sum` in
+`Boxes`) must be signed by the server's key and agree with what the client knows. Keep the new state
+before the reply leaves: a client that forgets what it answered could answer twice.
 """
 
 import contextlib
