@@ -6,12 +6,14 @@ pushes, and the client's app with its secure rounds. Only who waits is another: 
 the clients whose next look is due. Some drop out of rounds at random, and some are hostile.
 """
 
+import functools
 import heapq
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,15 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from agnosticfl.core.contribution import ClientSum
-from agnosticfl.deploy.flower.client_app import client_app
+from agnosticfl.deploy.flower import client_app as client
+from agnosticfl.deploy.flower import secure_answers
 from agnosticfl.deploy.flower.connection import Connection, connected
 from agnosticfl.deploy.flower.own_app import OwnApp
 from agnosticfl.deploy.flower.records import REQUEST, ROUND, SECURE, SUM, to_record
 from agnosticfl.deploy.flower.warm import one_message, pause
 from agnosticfl.deploy.node.contribute import Call
+from agnosticfl.deploy.roster import read_roster
+from agnosticfl.registry import SOURCES
 
 STAGES = 6  # messages of a secure round: where a client may drop out
 
@@ -183,8 +188,20 @@ class Crowd:
 
 
 def light_app(folder: Path) -> ClientApp:
-    """The client's app of the toy, without a compiler: a thousand of them fit in one process."""
-    return client_app(folder, toy_client)
+    """The client's app of the toy, without a compiler: a thousand of them fit in one process.
+
+    What each would read and check on a machine of its own, roster and data, is read once here.
+    """
+    made: dict[str, Any] = {}
+
+    def build(table: Any, what: str) -> Any:
+        if (name := repr(table)) not in made:
+            made[name] = SOURCES.build(table, what)
+        return made[name]
+
+    client.SOURCES = SimpleNamespace(build=build)  # pyright: ignore[reportAttributeAccessIssue]
+    secure_answers.read_roster = functools.cache(read_roster)
+    return client.client_app(folder, toy_client)
 
 
 def toy_client(call: Call) -> ClientSum:

@@ -40,7 +40,8 @@ from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve
 
 ROOT = Path(__file__).parents[1]
-SHARE = 0.75  # of a cohort, that must report
+OVER = 1.25  # so many times as many are asked as are waited for
+SHARE = 0.75  # of those waited for, that must report
 
 CLIENT = """\
 from pathlib import Path
@@ -55,7 +56,7 @@ class Load(NamedTuple):
     """What is played."""
 
     clients: int
-    cohort: int
+    cohort: int  # how many are asked in a round
     seconds: float
     secure: bool = True
     drop: float = 0.1  # the share of clients that fall silent somewhere in an attempt
@@ -66,6 +67,11 @@ class Load(NamedTuple):
     threads: int = 8
 
 
+def wanted(load: Load) -> int:
+    """How many reports a round waits for (c)."""
+    return round(load.cohort / OVER)
+
+
 def task_of(load: Load) -> FederatedTask:
     """The toy, with ten points for each client."""
     points = [2 * load.clients] * 5
@@ -73,7 +79,7 @@ def task_of(load: Load) -> FederatedTask:
     if load.secure:
         sets += ["secure.name=simulate", f"secure.most_clients={load.cohort}"]
     config = resolve("toy", rounds=load.rounds, sets=sets)
-    config = federated_config(config, load.cohort)
+    config = federated_config(config, wanted(load))
     config = msgspec.structs.replace(config, evaluation_every=0)
     return new_task(config, build(config).data)
 
@@ -105,8 +111,8 @@ class Soaked:
             host="127.0.0.1",
             port=children.free_port(),
             options={
-                "over-selection": 1.0,
-                "minimum": max(int(SHARE * load.cohort), 1),
+                "over-selection": load.cohort / wanted(load),
+                "minimum": max(int(SHARE * wanted(load)), 1),
                 "step": load.step,
                 "deadline": 2 * load.step,
                 "wait": 300.0,
