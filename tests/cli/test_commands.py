@@ -110,7 +110,8 @@ def test_the_best_model_and_the_values_of_single_clients_on_request(tmp_path: Pa
 
 
 def test_references_writes_a_task_that_excess_risk_runs(tmp_path: Path):
-    done = called("references", "toy", "--rounds", "2", "--out", tmp_path / "found")
+    small = ("--set", "engine=padded", "--set", "clients_per_round=10")  # soon compiled
+    done = called("references", "toy", "--rounds", "2", *small, "--out", tmp_path / "found")
     assert done.returncode == 0, done.stderr
     assert "centre -0.5: " in done.stdout
     task = tmp_path / "found" / "toy.toml"
