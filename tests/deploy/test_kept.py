@@ -83,10 +83,8 @@ def test_a_client_s_program_is_compiled_once_for_the_same_examples(
 
 
 def ask(grid: FakeGrid, t: int = 1) -> RecordDict:
-    arrays = {
-        "params.w": np.array(0.5, np.float32),
-        "alpha": np.ones(len(toy().domains), np.float32),
-    }
+    alpha = np.ones(len(toy().domains), np.float32)
+    arrays = {"params.w": np.array(0.5, np.float32), "alpha": alpha}
     content = RecordDict(
         {ROUND: ConfigRecord({"round": t, "token": "t"}), ARRAYS: to_record(arrays)}
     )

@@ -32,7 +32,7 @@ from agnosticfl.runs.build import build
 from agnosticfl.runs.records import read_records
 from agnosticfl.secagg.agreement import digest_of
 from agnosticfl.secagg.derivation import private_key
-from agnosticfl.secagg.member import load
+from agnosticfl.secagg.memory import load
 from agnosticfl.secagg.messages import Setup, parse
 from agnosticfl.secagg.primitives import SEED
 from tests.deploy.faulty import pattern
@@ -255,15 +255,16 @@ def test_no_pattern_or_seed_of_a_client_reaches_the_server_before_it_may(federat
         [load(file.read_bytes()) for file in sorted(node.glob("witness-*/*.state"))]
         for node in nodes
     ]
-    last = [[state for state in own if state.shares][-1] for own in states]
+    parts = [[part for state in own for part in state.rounds] for own in states]
+    last = [[part for part in own if part.shares][-1] for own in parts]
 
     never = signing_keys(federation)
     never += [word for place in range(NODES) for word in windows(pattern(place)[1].tobytes())]
     never += [window for vector in vectors for window in windows(vector)]
-    for state in last:
-        round = digest_of(parse(state.setup, Setup))
-        never += [state.box_private, state.mask_seed, private_key(state.mask_seed, round)]
-        never += list(state.shares.values())  # both shares of anybody
+    for part in last:
+        round = digest_of(parse(part.setup, Setup))
+        never += [part.box_private, part.mask_seed, private_key(part.mask_seed, round)]
+        never += list(part.shares.values())  # both shares of anybody
     assert (len(vectors), len(early) > 2000, len(late) > 300) == (NODES, True, True)
     assert found(never, heard) == []
 

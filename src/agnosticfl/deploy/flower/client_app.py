@@ -60,12 +60,15 @@ def client_app(
             _name(context), [place / FILE, *files], lambda: node_data(task, context)
         )
 
-    def declined(context: Context, examples: int) -> RecordDict | None:
+    def declines(context: Context, examples: int) -> str | None:
         reason = (policy or node_policy(context))(examples)
-        if reason is None:
-            return None
-        LOG.info("not joining: %s", reason)
-        return RecordDict({DECLINED: ConfigRecord()})
+        if reason is not None:
+            LOG.info("not joining: %s", reason)
+        return reason
+
+    def declined(context: Context, examples: int) -> RecordDict | None:
+        joins = declines(context, examples) is None
+        return None if joins else RecordDict({DECLINED: ConfigRecord()})
 
     def vector(message: Message, task: FederatedTask, own: NodeData) -> dict[str, np.ndarray]:
         t: Any = message.content.config_records[ROUND]["round"]
@@ -118,7 +121,11 @@ def client_app(
             weighty = consent.weighty(alpha, task.domains, least)
             return vector(message, task, data), weighty
 
-        return secure_answer(own, Path(str(context.node_config["memory"])), message, work)
+        def declines_next() -> str | None:
+            return declines(context, own_data(context).data.num_examples)
+
+        memory = Path(str(context.node_config["memory"]))
+        return secure_answer(own, memory, message, work, declines_next)
 
     app.train()(discreet(train))
     app.query("join")(discreet(join))

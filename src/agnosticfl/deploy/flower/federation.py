@@ -142,6 +142,7 @@ def gather(
     *,
     seconds: float,
     enough: int | None = None,
+    counted: Collection[int] | None = None,
     refusal: Callable[[RecordDict], str | None] = lambda _: None,
 ) -> Gathered:
     """Sends messages and waits for their replies.
@@ -150,26 +151,29 @@ def gather(
     is never looked at: its message ends with this call, its token belongs to no other attempt.
 
     Args:
+      counted: the nodes whose replies count for `enough`; by default all.
       refusal: content of a reply -> why it cannot be right; None if it can.
     """
     kind = messages[0].metadata.message_type if messages else "nothing"
     sent = zip(grid.push_messages(messages), messages, strict=True)
     waiting = {number: message.metadata.dst_node_id for number, message in sent if number}
-    replies, refused = list[Message](), 0
+    replies, refused, come = list[Message](), 0, 0
     begun = last = time.monotonic()
-    while waiting and len(replies) != enough:
+    while waiting and come != enough:
         for reply in grid.pull_messages(list(waiting)):
             node = waiting.pop(reply.metadata.reply_to_message_id, None)
             if node is None:
                 continue
             last = time.monotonic()
-            if len(replies) == enough:
+            counts = counted is None or node in counted
+            if counts and come == enough:
                 LOG.info("round %d: %s: node %d is not needed", attempt.round, kind, node)
                 continue
             lost = _no_answer(reply, node)
             wrong = None if lost else _foreign(reply.content, attempt) or refusal(reply.content)
             if lost is None and wrong is None:
                 replies.append(reply)
+                come += counts
                 continue
             refused += wrong is not None
             reason = lost or f"is refused: {wrong}"
@@ -177,7 +181,7 @@ def gather(
         now = time.monotonic()
         if now - begun > seconds:
             break
-        if waiting and len(replies) != enough:
+        if waiting and come != enough:
             time.sleep(pause(now - last))
     if waiting:
         late = ", ".join(map(str, waiting.values()))
