@@ -158,6 +158,16 @@ def only_domain(data: FederatedData, name: str) -> FederatedData:
     )
 
 
+def only_rows(data: FederatedData, keep: np.ndarray) -> FederatedData:
+    """The examples that `keep`, [n] booleans, says; all clients stay, some perhaps with none."""
+    before = np.concatenate([[0], np.cumsum(keep)])
+    return data._replace(
+        examples={name: array[keep] for name, array in data.examples.items()},
+        domain=data.domain[keep],
+        offsets=before[data.offsets],
+    )
+
+
 def domain_counts(data: FederatedData) -> np.ndarray:
     """Examples of each domain, [p], counted part by part: the array may be larger than memory."""
     part, counts = 1 << 20, np.zeros(data.num_domains, np.int64)
