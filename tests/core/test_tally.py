@@ -10,43 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agnosticfl.core.evaluate import Evaluation, full_evaluator, measurer
-from agnosticfl.core.federated import FederatedData, from_arrays
+from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.metrics import auprc, auroc, break_even
 from agnosticfl.core.metrics.tables import SCORES
 from agnosticfl.core.model import Model, from_functions
 from agnosticfl.core.tally import added, form_of, tallies, tally, told, wrong
 from agnosticfl.errors import BadInput
 from tests.helpers.problems import federated, quadratic
-
-COUNTED = ("accuracy", "recall", "f1", "min_recall_precision", "balanced_accuracy")
-BINNED = ("auroc", "auprc", "break_even")
-METRICS = (*COUNTED, *BINNED, "calibration_error")
-
-
-def classifier(classes: int, metrics: tuple[str, ...] = METRICS) -> Model:
-    """Logits x · w."""
-
-    def forward(params: Any, examples: Any) -> Any:
-        return examples["x"] @ params["w"]
-
-    def loss(params: Any, examples: Any) -> Any:
-        return jnp.sum(jnp.square(forward(params, examples)), axis=1)
-
-    return from_functions(
-        lambda _: {"w": jnp.zeros((3, classes))}, loss, forward=forward, metrics=metrics
-    )
-
-
-def examples(classes: int, n: int = 700, seed: int = 0, clients: int = 9) -> FederatedData:
-    rng = np.random.default_rng([seed, classes])
-    x = rng.normal(size=(n, 3)).astype(np.float32)
-    y = (x[:, 0] > 0).astype(int) + rng.integers(classes - 1, size=n)
-    return from_arrays({"x": x, "y": y}, rng.integers(clients, size=n), rng.integers(3, size=n))
-
-
-def weights(classes: int, size: float = 1.0) -> dict[str, Any]:
-    rng = np.random.default_rng(classes)
-    return {"w": jnp.asarray(size * rng.normal(size=(3, classes)), jnp.float32)}
+from tests.helpers.tallies import BINNED, COUNTED, classifier, examples, weights
 
 
 def by_clients(model: Model, data: FederatedData, params: Any) -> Evaluation:
@@ -56,7 +27,7 @@ def by_clients(model: Model, data: FederatedData, params: Any) -> Evaluation:
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-@pytest.mark.parametrize("size", [0.01, 1.0, 30.0])
+@pytest.mark.parametrize("size", [0.01, 1.0, 5.0])
 def test_sums_over_clients_say_what_all_examples_say(classes: int, size: float):
     model, data, params = classifier(classes), examples(classes), weights(classes, size)
     central, summed = full_evaluator(model, data)(params), by_clients(model, data, params)
@@ -69,10 +40,11 @@ def test_sums_over_clients_say_what_all_examples_say(classes: int, size: float):
         for name in ("loss", "calibration_error"):
             assert found[name] == pytest.approx(values[name], rel=1e-12)
         for name in BINNED:
-            error = summed.within[domain][name]
+            error = summed.within[domain].get(name, 0)
             assert abs(found[name] - values[name]) <= error + 1e-12  # type: ignore[operator]
-            assert 0 < error < 0.05
-    assert {name for errors in summed.within.values() for name in errors} == set(BINNED)
+            assert error < 0.04
+        assert summed.within[domain]["auroc"] > 0
+    assert {name for errors in summed.within.values() for name in errors} <= set(BINNED)
 
 
 @pytest.mark.parametrize("metric", [auroc, auprc, break_even])

@@ -28,6 +28,8 @@ from agnosticfl.core.model import Model
 from agnosticfl.errors import check
 from agnosticfl.registry import METRICS
 
+EXACT = 1e-9  # of a number: what adding many in float64 can be off by
+
 
 class Tally(NamedTuple):
     """A client's, or the sum of many: it can be added, bounded or masked. All in float64."""
@@ -146,22 +148,29 @@ def told(form: Form, total: Tally) -> Evaluation:
     )
 
 
-def wrong(form: Form, total: Tally) -> str | None:
-    """Why a tally contradicts itself; None if it does not."""
+def wrong(form: Form, total: Tally, rounded: float = 0.0) -> str | None:
+    """Why a tally contradicts itself; None if it does not.
+
+    Args:
+      rounded: by how much weights and gaps may be off that are not counts, beside what float64
+        does.
+    """
     count = total.means["loss"][1]
     if not _finite(total):
         return "a number of it is not finite"
     if (count < 0).any() or (count != np.round(count)).any():
         return f"its examples are {count.tolist()}; they must be whole numbers from 0 on"
     for name, (sums, weight) in total.means.items():
-        if (weight < 0).any() or (weight > form.longest * count * (1 + 1e-9)).any():
+        room = rounded + EXACT * form.longest * count
+        if (weight < -rounded).any() or (weight > form.longest * count + room).any():
             return f"the weight of {name} is {weight.tolist()}, for {count.tolist()} examples"
-        if ((weight == 0) & (sums != 0)).any():
-            return f"{name} adds up to {sums.tolist()}, with a weight of {weight.tolist()}"
+        if ((count == 0) & (sums != 0)).any():
+            return f"{name} adds up to {sums.tolist()}, for {count.tolist()} examples"
     for name, table in form.tables.items():
         own = total.tables[name]
         broken = table.whole and ((own < 0).any() or (own != np.round(own)).any())
-        if broken or any(map(table.wrong, own, count.tolist())):
+        room = 0 if table.whole else rounded * own[0].size + EXACT * count
+        if broken or any(map(table.wrong, own, count + room)):
             return f"its table of {name} is none of {count.tolist()} examples"
     return None
 

@@ -13,8 +13,9 @@ import numpy as np
 
 CALIBRATION_BINS = 15
 SCORE_BINS = 256
-# Bins have the same width in asinh(64 s) of the log-odds s: 0.001 around even odds, 6 % beyond.
-FINEST, LARGEST = 64.0, 16.0
+# Bins have the same width in asinh(64 s), where s are log-odds less those of a model that does not
+# know (1 in K): 0.001 wide around s = 0, and beyond 7 % of s.
+FINEST, LARGEST = 64.0, 64.0
 
 
 class Told(NamedTuple):
@@ -90,22 +91,23 @@ def _by_sureness(logits: np.ndarray, label: np.ndarray, weight: np.ndarray) -> n
 
 
 def _wrong_by_sureness(table: np.ndarray, examples: float) -> bool:
-    return bool(np.abs(table).sum() > examples * (1 + 1e-6) + 1e-6)
+    return bool(np.abs(table).sum() > examples)
 
 
-def score_bin(score: np.ndarray) -> np.ndarray:
-    """The bin of each log-odds, from 0 for the lowest."""
+def _score_bin(score: np.ndarray) -> np.ndarray:
+    """The bin of each score, from 0 for the lowest."""
     reach = np.arcsinh(FINEST * LARGEST)
-    place = (np.arcsinh(FINEST * np.asarray(score, np.float64)) / reach + 1) * SCORE_BINS / 2
+    place = (np.arcsinh(FINEST * score) / reach + 1) * SCORE_BINS / 2
     return np.clip(place, 0, SCORE_BINS - 1).astype(int)
 
 
 def _by_score(logits: np.ndarray, label: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    score, number = log_odds(logits), logits.shape[1]
+    number = logits.shape[1]
+    score = log_odds(logits) + np.log(number - 1)
     return np.stack(
         [
             [
-                np.bincount(score_bin(score[:, k]), weight * (group == (label == k)), SCORE_BINS)
+                np.bincount(_score_bin(score[:, k]), weight * (group == (label == k)), SCORE_BINS)
                 for group in (True, False)
             ]
             for k in against_rest(number)
