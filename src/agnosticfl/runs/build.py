@@ -30,6 +30,7 @@ from agnosticfl.methods.base import Algorithm, Parts, reports_per_round
 from agnosticfl.options import call_with_options, options_of
 from agnosticfl.registry import ENGINES, MODELS, SAMPLERS, SOURCES
 from agnosticfl.runs.config import Config
+from agnosticfl.runs.judging import Judge, own_parts, simulated_judge
 from agnosticfl.runs.optimizers import build_optimizer
 from agnosticfl.runs.resolve import find_method, given_options
 
@@ -44,6 +45,8 @@ class Built(NamedTuple):
     readings: Mapping[str, Reading]  # metric -> how it is read
     privacy: Privacy | None = None
     judged_by: str = "test"  # the split by which the run is judged; a search never looks at test
+    judge: Judge | None = None  # of a run that clients evaluate; else the server does, on `data`
+    server_test: FederatedData | None = None  # and what the server could test on beside them
 
 
 def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) -> Built:
@@ -64,13 +67,23 @@ def assemble(
     data: Splits,
     engine: EngineBuilder,
     rates_in_state: Collection[str] = (),
+    judge: Judge | None = None,
 ) -> Built:
     """The same for a model, data and an engine that are there already.
 
     Args:
+      judge: clients who evaluate, if they are somewhere else; else those of `data` are meant.
       rates_in_state: tables whose learning_rate is data of the server's state; see `runs.rates`.
     """
     check_features(model, data, config.model["name"])
+    digest, measuring = digest_of(data), model_in_precision(model, config.precision)
+    server_test = None
+    if config.evaluation_by == "clients":
+        own, elsewhere = data.test, judge is not None
+        server_test = own if own.num_examples and (elsewhere or config.evaluation_share) else None
+        if judge is None:
+            data = kept_by_clients(config, data)
+            judge = simulated_judge(config, measuring, data)
     readings = metric_readings(model, data.test)
     choose(config.metric, readings, f"metric of model {config.model['name']!r}")
     privacy, heldout = build_privacy(config, model, data), _followed(config, data)
@@ -105,11 +118,24 @@ def assemble(
     algorithm = call_with_options(
         entry.make, {**known, **config.options}, f"algorithm {entry.name!r}", parts
     )
-    found = msgspec.structs.replace(
-        config, data_digest=digest_of(data), model_shapes=model_shapes(model)
+    found = msgspec.structs.replace(config, data_digest=digest, model_shapes=model_shapes(model))
+    return Built(
+        found,
+        measuring,
+        data,
+        algorithm,
+        readings,
+        privacy,
+        judge=judge,
+        server_test=server_test,
     )
-    measured = model_in_precision(model, config.precision)
-    return Built(found, measured, data, algorithm, readings, privacy)
+
+
+def kept_by_clients(config: Config, data: Splits) -> Splits:
+    """The data of a simulation in which each client keeps a part of its examples from training."""
+    given = {"train": data.train, "heldout": data.heldout, "test": data.test}
+    parts = own_parts(config, {name: part for name, part in given.items() if part is not None})
+    return data._replace(train=parts["train"], test=parts["test"], heldout=parts.get("heldout"))
 
 
 def model_shapes(model: Model) -> dict[str, str]:
