@@ -15,7 +15,7 @@ from agnosticfl.registry import MODELS, SOURCES
 from agnosticfl.report import load_runs, write_report
 from agnosticfl.runs.build import Built, assemble, build, build_engine, kept_by_clients
 from agnosticfl.runs.config import Config
-from agnosticfl.runs.judging import Question, num_questions, question, split_asked
+from agnosticfl.runs.questions import Question, num_questions, question, split_asked
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import run
 from tests.helpers.runs import results

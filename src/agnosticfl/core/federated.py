@@ -144,6 +144,19 @@ def from_arrays(
     )
 
 
+def no_examples(
+    features: Mapping[str, tuple[str, Sequence[int]]], domains: tuple[str, ...]
+) -> FederatedData:
+    """What is known of examples that are somewhere else: name -> type and shape of a feature."""
+    return FederatedData(
+        {name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in features.items()},
+        np.zeros(0, np.int32),
+        np.zeros(1, np.int64),
+        (),
+        domains,
+    )
+
+
 def only_domain(data: FederatedData, name: str) -> FederatedData:
     """The part of `data` in one domain: clients without an example of it are gone."""
     keep = np.flatnonzero(data.domain == data.domain_index(name))

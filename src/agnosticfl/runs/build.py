@@ -25,6 +25,7 @@ from agnosticfl.core.model import Model, Need
 from agnosticfl.core.precision import model_in_precision
 from agnosticfl.engines.base import EngineBuilder
 from agnosticfl.engines.helpers.tuning import Tuner
+from agnosticfl.engines.reporters import Reporters
 from agnosticfl.errors import check, choose
 from agnosticfl.methods.base import Algorithm, Parts, reports_per_round
 from agnosticfl.options import call_with_options, options_of
@@ -68,11 +69,13 @@ def assemble(
     engine: EngineBuilder,
     rates_in_state: Collection[str] = (),
     judge: Judge | None = None,
+    reports: Reporters | None = None,
 ) -> Built:
     """The same for a model, data and an engine that are there already.
 
     Args:
       judge: clients who evaluate, if they are somewhere else; else those of `data` are meant.
+      reports: the same for the losses of what they hold out.
       rates_in_state: tables whose learning_rate is data of the server's state; see `runs.rates`.
     """
     check_features(model, data, config.model["name"])
@@ -86,7 +89,7 @@ def assemble(
             judge = simulated_judge(config, measuring, data)
     readings = metric_readings(model, data.test)
     choose(config.metric, readings, f"metric of model {config.model['name']!r}")
-    privacy, heldout = build_privacy(config, model, data), _followed(config, data)
+    privacy, heldout = build_privacy(config, model, data), reports or _followed(config, data)
 
     def steps(key: str) -> optax.GradientTransformation:
         return build_optimizer(getattr(config, key), key, key in rates_in_state)
@@ -109,7 +112,7 @@ def assemble(
         engine=engine,
         heldout=heldout,
         channel=build_channel(config, privacy),
-        report_channel=None if heldout is None else build_report_channel(config, heldout, privacy),
+        report_channel=None if heldout is None else _report_channel(config, heldout, privacy),
         precision=config.precision,
         mean_model=config.mean_model,
     )
@@ -257,8 +260,17 @@ def build_channel(config: Config, privacy: Privacy | None = None) -> ChannelBuil
     return privacy.channel  # whole numbers, which a secure sum adds as they are
 
 
+def _report_channel(
+    config: Config, heldout: FederatedData | Reporters, privacy: Privacy | None
+) -> ChannelBuilder:
+    if isinstance(heldout, Reporters):
+        return lambda _: heldout.channel
+    number = reports_per_round(config.clients_per_round, heldout)
+    return build_report_channel(config, number, privacy)
+
+
 def build_report_channel(
-    config: Config, heldout: FederatedData, privacy: Privacy | None
+    config: Config, clients: int, privacy: Privacy | None = None
 ) -> ChannelBuilder:
     """The same for the reports of held-out clients, which have no update to make smaller."""
     if privacy is not None:
@@ -267,5 +279,4 @@ def build_report_channel(
     if config.secure is None:
         return plain
     own = {key: value for key, value in config.secure.items() if key != "name"}
-    number = reports_per_round(config.clients_per_round, heldout)
-    return call_with_options(simulated, own, "secure", number, None)
+    return call_with_options(simulated, own, "secure", clients, None)

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models judged by clients: which questions a run asks them, and how a simulation answers.
-
-A question is about one model on one part of what clients keep from training: "heldout", looked at
-while training goes on, or "test", for the end. All that comes back is a sum of tallies. No question
-is asked twice, so each has a number; under a secure sum clients answer them in rising order.
-"""
+"""Models judged by clients, on what these keep from training: all that comes back are sums."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -22,52 +17,9 @@ from agnosticfl.core.model import Model, Params
 from agnosticfl.core.tally import Form, Tally, added, form_of, tallies, tally, told
 from agnosticfl.errors import check
 from agnosticfl.runs.config import Config
-
-# Which model is asked about after the last round, on which part, in this order.
-AT_THE_END = (
-    ("last", "heldout"),
-    ("last", "test"),
-    ("mean", "heldout"),
-    ("mean", "test"),
-    ("best", "test"),
-)
-
-
-class Question(NamedTuple):
-    """What clients are asked."""
-
-    number: int  # from 1 on; the same model and part have the same number
-    split: str
-    look: bool  # while training goes on, when some of the clients are enough
-
+from agnosticfl.runs.questions import Question
 
 Judge: TypeAlias = Callable[[Params, Question], Evaluation]
-
-
-def question(config: Config, which: str, t: int, split: str) -> Question:
-    """About w_t: a look, or one of the models at the end ("last", "mean" or "best")."""
-    every, looks = config.evaluation_every, num_looks(config)
-    if split == "heldout" and which != "mean" and every > 0 and t % every == 0:
-        return Question(t // every, split, which == "look")
-    if which == "best" and t == config.rounds:
-        which = "last"
-    return Question(looks + 1 + AT_THE_END.index((which, split)), split, look=False)
-
-
-def num_looks(config: Config) -> int:
-    """How often a run looks at held-out examples."""
-    return config.rounds // config.evaluation_every if config.evaluation_every else 0
-
-
-def num_questions(config: Config) -> int:
-    """The highest number that a question of this run can have."""
-    return num_looks(config) + len(AT_THE_END)
-
-
-def split_asked(config: Config, number: int) -> str:
-    """Which part a question is about: a client need not be told."""
-    looks = num_looks(config)
-    return "heldout" if number <= looks else AT_THE_END[number - looks - 1][1]
 
 
 def own_parts(config: Config, parts: Mapping[str, FederatedData]) -> dict[str, FederatedData]:
@@ -97,20 +49,20 @@ def _bounds(config: Config) -> Bounds:
     return Bounds(**{name: given[name] for name in ("examples", "loss") if name in given})
 
 
-def check_judged(config: Config, model: Model, data: FederatedData) -> Form:
-    """The form of this run's tallies; refuses what clients cannot evaluate."""
+def check_judged(config: Config, model: Model, data: FederatedData, clients: int) -> Form:
+    """The form of tallies of up to so many clients; refuses what these cannot evaluate."""
     check(
         not config.client_spread,
         "client_spread: where clients evaluate (evaluation_by), nobody sees a single one's values",
     )
     form = form_of(model, data)
-    build_tally_channel(config, form, 1)
+    build_tally_channel(config, form, clients)
     return form
 
 
 def simulated_judge(config: Config, model: Model, kept: Splits) -> Judge:
     """The clients of a simulation: some of them, always the same, for a look; all at the end."""
-    form = check_judged(config, model, kept.test)
+    form = check_judged(config, model, kept.test, kept.test.num_clients)
     parts = {"heldout": kept.heldout, "test": kept.test}
     check(
         config.evaluation_every == 0 or kept.heldout is not None,

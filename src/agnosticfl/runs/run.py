@@ -31,9 +31,10 @@ from agnosticfl.runs.about import facts_of, write_facts
 from agnosticfl.runs.build import Built, build
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.folder import found_before, locked, open_folder, saying_full_disk
-from agnosticfl.runs.judging import Judge, question
+from agnosticfl.runs.judging import Judge
 from agnosticfl.runs.playing import numbers, played, small_params
 from agnosticfl.runs.predictions import write_predictions
+from agnosticfl.runs.questions import question
 from agnosticfl.runs.records import Record, RecordBook, read_records, scalars
 from agnosticfl.runs.summary import absence, as_summary, divergence, measured, summarise
 from agnosticfl.runs.trackers import tracker

@@ -22,8 +22,8 @@ from agnosticfl.core.model import Params
 from agnosticfl.core.state import ServerState
 from agnosticfl.runs.build import Built
 from agnosticfl.runs.config import Config
-from agnosticfl.runs.judging import question
 from agnosticfl.runs.playing import small_params
+from agnosticfl.runs.questions import question
 from agnosticfl.runs.resolve import find_method
 
 OFTEN_ABSENT = 0.1  # of the rounds: more, and λ tells of the draw rather than of the losses

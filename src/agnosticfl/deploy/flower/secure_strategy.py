@@ -15,7 +15,7 @@ import functools
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -27,6 +27,7 @@ from agnosticfl.core.contribution import Broadcast
 from agnosticfl.core.federated import Splits
 from agnosticfl.core.model import Model
 from agnosticfl.deploy import blame, wire
+from agnosticfl.deploy.agree import of_kind
 from agnosticfl.deploy.flower.federation import (
     LOG,
     Abandoned,
@@ -40,8 +41,8 @@ from agnosticfl.deploy.flower.federation import (
     stamp,
 )
 from agnosticfl.deploy.flower.records import ARRAYS, REQUEST, ROUND, SECURE, to_record
-from agnosticfl.deploy.flower.strategy import AgnosticStrategy
-from agnosticfl.deploy.task import most_clients
+from agnosticfl.deploy.flower.strategy import AgnosticStrategy, Way
+from agnosticfl.deploy.task import EVALUATION, most_clients
 from agnosticfl.errors import check
 from agnosticfl.files import write_bytes
 from agnosticfl.runs.config import Config
@@ -100,6 +101,18 @@ class SecureStrategy(AgnosticStrategy):
         super().summary()
         agreement = self.agreement
         LOG.info(in_words(self.policy.clients, agreement.dishonest, agreement.dropout))
+
+    def asking(self, kind: str, number: int, way: Way) -> Self:
+        other = super().asking(kind, number, way)
+        other.agreement = of_kind(self.agreement, self.config, kind)
+        place = self.folder.with_name(f"{self.folder.name}.sums")
+        place.mkdir(exist_ok=True)
+        # Reports are of one round after the other; what a model was judged by is asked for again.
+        other._kept = place / (f"{kind}-{number}" if kind == EVALUATION else kind)
+        return other
+
+    def learn_from(self, other: Self) -> None:
+        self._last, self._cheats, self._losses = other._last, other._cheats, other._losses
 
     def attempt(self, grid: Grid, sent: Broadcast, attempt: Attempt) -> Any:
         """Σ_k over the clients that stay to the end, or `Abandoned`."""
