@@ -99,9 +99,11 @@ def exact_metric(
       name: as tasks, results and tables have it.
       of: `"labels"`, `"values"` or `"tokens"`: which outputs the function compares.
       higher_is_better: which way is better: whoever calls a domain the worst must know.
-      summed: the table of sums over examples from which it follows too, exactly or nearly: where
-        clients evaluate, nobody has all outputs.
+      summed: of labels: the table of sums over examples from which it follows too, exactly or
+        nearly (`core.metrics.tables`): where clients evaluate, nobody has all outputs.
     """
+
+    check(summed is None or of == "labels", f"metric {name!r}: only tables of labels are summed")
 
     def enter(exact: ExactFunction) -> Metric:
         worst = -math.inf if higher_is_better else math.inf
