@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all attack check format bench clean
+.PHONY: demo test test-all attack check format bench soak clean
 
 demo: $(VENV)/.core
 	rm -rf runs/demo
@@ -36,6 +36,12 @@ bench: $(VENV)/.core
 	$(BIN)/python benchmarks/rounds.py $(WORKLOADS) --task toy emnist --bare --rounds 5 --repeats 3 $(PEERS) --json runs/bench-rounds.json
 	$(BIN)/python benchmarks/rounds.py $(WORKLOADS) --task stackoverflow --bare --rounds 2 $(PEERS) --json runs/bench-words.json
 	$(BIN)/python benchmarks/scale.py --json runs/bench-scale.json
+
+# Half an hour of a federation under load: 100 clients, then 1000, with drop-outs and hostile ones.
+soak: $(VENV)/.dev
+	mkdir -p runs
+	$(BIN)/python -m benchmarks.soak --clients 100 --cohort 50 --seconds 600 --json runs/soak-100.json
+	$(BIN)/python -m benchmarks.soak --clients 1000 --cohort 200 --seconds 1200 --poll 30 --step 60 --json runs/soak-1000.json
 
 clean:
 	rm -rf $(VENV) runs build dist

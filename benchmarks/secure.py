@@ -3,7 +3,7 @@
 
     python benchmarks/secure.py [--clients 10 100 1000] [--parameters 1000000 4000000] [--json FILE]
 
-Everything runs in this process, on one core. A client is measured exactly: it goes through all five
+Everything runs in this process, on one core. A client is measured exactly: it goes through all six
 stages with real keys and boxes of all its neighbours. The server is measured on all clients'
 replies, one in twenty of which never sends its vector; to make a thousand clients affordable, what
 the server only passes on or adds (boxes, masked vectors) is made up, and what it checks or opens
@@ -25,10 +25,10 @@ from agnosticfl.secagg import derivation as keys
 from agnosticfl.secagg import draw as draws
 from agnosticfl.secagg import member as client
 from agnosticfl.secagg import primitives
-from agnosticfl.secagg.aggregator import Server
 from agnosticfl.secagg.agreement import Agreement, Member, digest_of, graph_of, is_ring, member
 from agnosticfl.secagg.graph import holders_of, neighbours, quorum
-from agnosticfl.secagg.member import State
+from agnosticfl.secagg.joining import joining, question
+from agnosticfl.secagg.memory import IDLE, Part, State, changed
 from agnosticfl.secagg.messages import (
     BOX,
     Boxes,
@@ -39,12 +39,16 @@ from agnosticfl.secagg.messages import (
     Revealed,
     Setup,
     Shares,
+    Sum,
     Survivors,
     Unmask,
     pack,
     parse,
 )
+from agnosticfl.secagg.opening import Opening
+from agnosticfl.secagg.preparation import Preparation
 from agnosticfl.secagg.primitives import SEED, random_bytes
+from agnosticfl.secagg.stages import Stages
 
 LOST = 20  # one in so many
 Result = TypeVar("Result")
@@ -75,23 +79,21 @@ class Cohort:
         own = primitives.signing_key()
         agreement = Agreement(b"benchmark", keys, primitives.verify_key(own), rounds=1)
         self.members: list[Member] = [member(agreement, key) for key in signing]
-        self.server = Server(agreement, own, 1, range(clients), length)
-        fresh = [client.IDLE] * clients
-        if self.server.stage == "draws":
-            request = self.server.requests[0]
-            drew = [client.answer(own, client.IDLE, request, NOW) for own in self.members]
-            fresh = [state for state, _ in drew]
-            for c, (_, reply) in enumerate(drew):
-                self.server.receive(c, reply)
-            self.server.advance()
-        self.fresh, request = fresh[0], self.server.requests[0]
+        self.key, self.length = own, length
+        asked = pack(question(agreement, own, 1))
+        joined = [client.answer(each, IDLE, asked, NOW) for each in self.members]
+        self.join = (asked, *joined[0])  # the question, and what client 0 made of it
+        places = (joining(agreement, question(agreement, own, 1), reply) for _, reply in joined)
+        self.preparation = Preparation(agreement, own, 1, dict(places))
+        request = self.preparation.requests[0]
         self.setup = parse(request, Setup)
         self.name = digest_of(self.setup)
         first = [
-            client.answer(own, state, request, NOW)
-            for own, state in zip(self.members, fresh, strict=True)
+            client.answer(each, state, request, NOW)
+            for each, (state, _) in zip(self.members, joined, strict=True)
         ]
         self.states: list[State] = [state for state, _ in first]
+        self.parts: list[Part] = [state.rounds[0] for state in self.states]
         self.keys = [reply for _, reply in first]
         ring = is_ring(self.setup)
         self.committee = draws.committee(self.name, range(clients)) if ring else []
@@ -106,45 +108,53 @@ def measure_client(cohort: Cohort) -> dict[str, float]:
     me, setup, name, clock = 0, cohort.setup, cohort.name, Clock()
     own, near = cohort.members[me], cohort.neighbours[me]
     public = {c: parse(cohort.keys[c], Keys) for c in [me, *near]}
-    vector = np.zeros(setup.length, np.uint32)
+    vector = np.zeros(cohort.length, np.uint32)
     everyone = setup.cohort
 
     def box(sender: int) -> bytes:
-        private, receiver = cohort.states[sender].box_private, public[me].box_key
+        private, receiver = cohort.parts[sender].box_private, public[me].box_key
         key = keys.box_key(private, receiver, name, sender, me)
         context = keys.box_context(setup.run, setup.number, name, sender, me)
         return primitives.seal(key, random_bytes(2 * SEED), context)
 
-    signed = keys.signed_survivors(name, cohort.ring, everyone)
+    asked = Sum(name, 1, cohort.length)
+    asked = asked._replace(signature=cohort.key.sign(keys.signed_by_server(asked)))
+    of_sum = keys.sum_name(asked)
+    signed = keys.signed_survivors(of_sum, cohort.ring, everyone)
     far = [c for c in everyone if c != me and c not in near]
     witnesses = sorted([*near, *far[: max(0, quorum(len(everyone)) - 1 - len(near))]])
     signatures = {c: cohort.members[c].signing_key.sign(signed) for c in witnesses}
     told = [cohort.keys[c] for c in cohort.committee]
+    question_, joined, reply = cohort.join
     requests = [
         pack(setup),
         pack(Peers(name, [cohort.keys[c] for c in near], told)),
-        pack(Boxes(name, {c: box(c) for c in near})),
-        pack(Survivors(name, everyone)),
-        pack(Unmask(name, near, (), signatures)),
+        pack(Boxes(name, {c: box(c) for c in near}, pack(asked))),
+        pack(Survivors(of_sum, everyone)),
+        pack(Unmask(of_sum, near, (), signatures)),
     ]
-    state, up = cohort.fresh, 0
+    clock(client.answer, own, IDLE, question_, NOW)
+    state, up = joined, len(reply)
     for number, request in enumerate(requests):
-        state, reply = clock(client.answer, own, state, request, NOW, lambda _: client.Work(vector))
+        state, reply = clock(
+            client.answer, own, state, request, NOW, lambda *_: client.Work(vector)
+        )
         if number == 0:
-            state = cohort.states[me]  # whose keys the boxes are for
+            state = changed(state, cohort.parts[me])  # whose keys the boxes are for
         up += len(reply)
+    requests.append(question_)
     down = sum(len(request) for request in requests)
     return {"client_s": clock.seconds, "client_up": up, "client_down": down}
 
 
 def measure_server(cohort: Cohort) -> dict[str, float]:
     """All stages, with the replies of all clients."""
-    server, setup, name, clock = cohort.server, cohort.setup, cohort.name, Clock()
+    preparation, setup, name, clock = cohort.preparation, cohort.setup, cohort.name, Clock()
     everyone = list(setup.cohort)
     lost = everyone[1::LOST]
     alive = [c for c in everyone if c not in set(lost)]
 
-    def receive(clients: list[int], reply: Callable[[int], bytes]) -> None:
+    def receive(server: Stages, clients: list[int], reply: Callable[[int], bytes]) -> None:
         for c in clients:
             clock(server.receive, c, reply(c))
         clock(server.advance)
@@ -155,23 +165,31 @@ def measure_server(cohort: Cohort) -> dict[str, float]:
             n: shares[n][holders_of(n, cohort.neighbours[n]).index(c)] for n in near if n in shares
         }
         shown = {n: bytes(SEED) for n in near if n not in shares}
-        return pack(Revealed(name, c, cohort.states[c].own_seed, shown, dead))
+        return pack(Revealed(of_sum, c, cohort.parts[c].own_seed, shown, dead))
 
-    zeros = bytes(4 * setup.length)
-    receive(everyone, lambda c: cohort.keys[c])
+    def boxes(c: int) -> bytes:
+        return pack(Shares(name, c, dict.fromkeys(cohort.neighbours[c], bytes(BOX))))
+
+    zeros = bytes(4 * cohort.length)
+    receive(preparation, everyone, lambda c: cohort.keys[c])
+    receive(preparation, everyone, boxes)
+    assert preparation.prepared is not None
+    server = clock(Opening, preparation.prepared, 1, cohort.length)
+    of_sum = keys.sum_name(parse(parse(server.requests[0], Boxes).sum, Sum))
+    receive(server, alive, lambda c: pack(Masked(of_sum, c, zeros)))
+    signed = keys.signed_survivors(of_sum, cohort.ring, alive)
     receive(
-        everyone, lambda c: pack(Shares(name, c, dict.fromkeys(cohort.neighbours[c], bytes(BOX))))
+        server,
+        alive,
+        lambda c: pack(Confirmed(of_sum, c, cohort.members[c].signing_key.sign(signed))),
     )
-    receive(alive, lambda c: pack(Masked(name, c, zeros)))
-    signed = keys.signed_survivors(name, cohort.ring, alive)
-    receive(alive, lambda c: pack(Confirmed(name, c, cohort.members[c].signing_key.sign(signed))))
     shares = {
         c: primitives.split(
-            cohort.states[c].mask_seed, setup.threshold, len(cohort.neighbours[c]) + 1
+            cohort.parts[c].mask_seed, setup.threshold, len(cohort.neighbours[c]) + 1
         )
         for c in lost
     }
-    receive(alive, revealed)
+    receive(server, alive, revealed)
     assert server.total is not None
     return {"server_s": clock.seconds, "lost": len(lost)}
 

@@ -17,6 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from agnosticfl.core.contribution import ClientSum
+from agnosticfl.deploy.app import PACKAGE
 from agnosticfl.deploy.flower import client_app as client
 from agnosticfl.deploy.flower.client_app import client_app
 from agnosticfl.deploy.flower.records import REQUEST, ROUND, SECURE, SUM, to_record
@@ -26,6 +27,20 @@ from agnosticfl.deploy.node.pytorch import torch_client
 from agnosticfl.deploy.task import read_task
 from agnosticfl.secagg.messages import Refused, Unmask, kind_of, pack, parse
 from tests.deploy.clients import numpy_client
+
+
+class FaultyNode(ClientApp):
+    """The app of a node that plays many runs, each with a task and a fault of its own."""
+
+    def __init__(self, apps: Path):
+        super().__init__()
+        self.apps, self.known = apps, dict[str, FaultyClient]()
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        name = Path(str(context.run_config["out"])).name
+        if name not in self.known:
+            self.known[name] = FaultyClient(self.apps / name / PACKAGE)
+        return self.known[name](message, context)
 
 
 class FaultyClient(ClientApp):
@@ -78,7 +93,10 @@ class FaultyClient(ClientApp):
             return vectors
 
         client.answer = noted
-        reply = client_app(self.folder, planted)(message, context)
+        try:
+            reply = client_app(self.folder, planted)(message, context)
+        finally:
+            client.answer = theirs
         if memory.exists():
             (kept / f"{time.time_ns()}.state").write_bytes(memory.read_bytes())
         return reply

@@ -124,8 +124,8 @@ def store(path: Path, **splits: FederatedData) -> None:
 
 
 def test_the_commands_of_the_page_make_a_federation(shell: Shell, tmp_path: Path):
-    """Ann types the page's command, Bob has its unit and Cleo its compose file, and so has the
-    server after it was killed."""
+    """Ann types the page's command, Bob has its unit and Flower's SuperNode, and Cleo has its
+    compose file, and so has the server after it was killed."""
     counts = write_stores(tmp_path)
     port = children.free_port()
     typed, unit, compose = shell_commands(), unit_commands(), compose_commands()
@@ -174,7 +174,7 @@ def test_the_commands_of_the_page_make_a_federation(shell: Shell, tmp_path: Path
     first.until(lambda: "client dora may connect" in first.said())
     lines = (
         page.line("deploy client", typed),
-        page.line("deploy client", unit, **{"ann.key": "bob.key"}),
+        [*page.line("deploy client", unit, **{"ann.key": "bob.key"}), "--supernode"],
         page.line("deploy client", compose, **{"ann.key": "cleo.key"}),
     )
     nodes = [shell.start(line, name) for name, line in zip(PEOPLE, lines, strict=True)]
@@ -203,7 +203,8 @@ def test_the_commands_of_the_page_make_a_federation(shell: Shell, tmp_path: Path
         node.ends()
     assert shell.quiet()
     assert words == {shell.run(page.line("deploy fingerprint app", typed), "ann")}
-    assert not (tmp_path / "ann" / "deploy-state" / "apps").exists()  # no bundle is unpacked
+    for name in PEOPLE:  # no bundle is unpacked
+        assert not (tmp_path / name / "deploy-state" / "apps").exists()
 
     records = read_records(out)
     assert [r["count"] for r in records] == [counts] * 2

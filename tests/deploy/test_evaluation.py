@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message
@@ -19,10 +20,18 @@ from agnosticfl.deploy.flower.records import REQUEST, ROUND, SECURE, SUM, to_arr
 from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
 from agnosticfl.deploy.flower.server_app import first_params, no_data, server_data
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
+from agnosticfl.deploy.node.contribute import jax_client
 from agnosticfl.deploy.node.examples import dealt
 from agnosticfl.deploy.roster import read_roster
 from agnosticfl.deploy.supervise.local import make_members
-from agnosticfl.deploy.task import EVALUATION, FederatedTask, federated_config, new_task, write_task
+from agnosticfl.deploy.task import (
+    EVALUATION,
+    TRAINING,
+    FederatedTask,
+    federated_config,
+    new_task,
+    write_task,
+)
 from agnosticfl.files import read_json
 from agnosticfl.registry import MODELS
 from agnosticfl.report import write_report
@@ -31,40 +40,44 @@ from agnosticfl.runs.config import Config
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import run
-from agnosticfl.secagg.member import load
+from agnosticfl.secagg.memory import load
 from agnosticfl.secagg.messages import Setup, kind_of, parse
 from agnosticfl.secagg.primitives import verify_key
+from tests.deploy.clients import numpy_client
 from tests.deploy.fake import FakeGrid, Fault
 from tests.deploy.federations import NODES, POLICY, SERVER
 
 METRICS = '["accuracy", "auroc", "f1", "calibration_error"]'
-POINTS = (
-    "data.clients=24",
-    "data.examples=10",
-    "evaluation_every=2",
-    "evaluation_by=clients",
-    "evaluation_share=0.4",
-    f"model.metrics={METRICS}",
-)
+BY_CLIENTS = ("evaluation_every=2", "evaluation_by=clients", "evaluation_share=0.4")
+POINTS = (*BY_CLIENTS, "data.clients=24", "data.examples=10", f"model.metrics={METRICS}")
 SUMS = "run.sums"
 
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(federation, "POLL", 0.01)
+    monkeypatch.setattr(federation, "SHORTEST", 0.01)
 
 
-def points(*sets: str, rounds: int = 3) -> FederatedTask:
-    config = federated_config(resolve("synthetic-points", rounds=rounds, sets=[*POINTS, *sets]), 4)
+def task_of(name: str, *sets: str) -> FederatedTask:
+    config = federated_config(resolve(name, rounds=3, sets=sets), NODES)
     task = new_task(config, build(config).data, verify_key(SERVER).hex())
-    return task._replace(run="points-of-the-tests")
+    return task._replace(run=f"{name}-of-the-tests")
+
+
+def points(*sets: str) -> FederatedTask:
+    """A classifier, with metrics of every kind."""
+    return task_of("synthetic-points", *POINTS, *sets)
+
+
+def toy(*sets: str) -> FederatedTask:
+    """The toy, whose clients need nothing compiled to train."""
+    return task_of("toy", *BY_CLIENTS, *sets)
 
 
 def simulate(folder: Path, config: Config) -> dict[str, Any]:
     """The same run in the simulator, whose clients are the nodes."""
 
     def make(config: Config, *_: Any) -> Built:
-        data = build(config).data
         whole = build(resolve_server(config)).data
         data = whole._replace(train=dealt(whole.train, NODES))
         model = MODELS.build(config.model, "model")
@@ -76,8 +89,6 @@ def simulate(folder: Path, config: Config) -> dict[str, Any]:
 
 def resolve_server(config: Config) -> Config:
     """The same task as its server would evaluate it, with all its splits."""
-    import msgspec
-
     return msgspec.structs.replace(config, evaluation_by="server")
 
 
@@ -104,7 +115,8 @@ def play(
         own["memory"] = folder / f"{place}.memory"
         return {**{n: str(path) for n, path in own.items()}, **figures(folder)(place)}
 
-    grid = FakeGrid([client_app(folder)] * NODES, faults, settings)
+    contribute = numpy_client if task.config.task == "toy" else jax_client()
+    grid = FakeGrid([client_app(folder, contribute)] * NODES, faults, settings)
     rules = POLICY._replace(
         **{"minimum": 3, "attempts": 2, "step": 0.2, "deadline": 20.0, **policy}
     )
@@ -119,27 +131,41 @@ def play(
     return grid
 
 
+def make_keys(folder: Path, task: FederatedTask) -> Path:
+    folder.mkdir()
+    names = [folder / f"{node}.key" for node in range(NODES)]
+    make_members(names, [task.domains] * NODES, folder / "roster")
+    return folder
+
+
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("keys")
-    names = [folder / f"{node}.key" for node in range(NODES)]
-    make_members(names, [points().domains] * NODES, folder / "roster")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("simulated") / "run"
-    simulate(folder, points().config)
-    return folder
+    """Of members who hold the domains of the toy."""
+    return make_keys(tmp_path_factory.mktemp("members") / "keys", toy())
 
 
 @pytest.fixture(scope="module")
 def clear(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FakeGrid]:
+    """The toy in the clear."""
     folder = tmp_path_factory.mktemp("clear")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(federation, "POLL", 0.01)
-        return folder, play(folder, points())
+        patch.setattr(federation, "SHORTEST", 0.01)
+        return folder, play(folder, toy())
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same in the simulator."""
+    folder = tmp_path_factory.mktemp("simulated") / "run"
+    simulate(folder, toy().config)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def simulated_points(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("simulated") / "run"
+    simulate(folder, points().config)
+    return folder
 
 
 def assert_alike(found: Any, expected: Any, rel: float = 2e-5) -> None:
@@ -168,39 +194,42 @@ def assert_same_run(folder: Path, simulated: Path) -> None:
 
 
 def test_the_federation_judges_as_the_simulation_does(
-    clear: tuple[Path, FakeGrid], simulated: Path
+    clear: tuple[Path, FakeGrid], simulated: Path, simulated_points: Path, tmp_path: Path
 ):
     assert_same_run(clear[0] / "run", simulated)
+    play(tmp_path, points())
+    assert_same_run(tmp_path / "run", simulated_points)
 
 
 def test_a_secure_federation_judges_as_the_simulation_does(
-    tmp_path: Path, keys: Path, simulated: Path
+    tmp_path: Path, keys: Path, simulated: Path, simulated_points: Path
 ):
-    task = points("secure.name=simulate")
-    play(tmp_path, task, keys=keys)
-    assert_same_run(tmp_path / "run", simulated)
+    task = toy("secure.name=simulate")
+    play(tmp_path / "toy", task, keys=keys)
+    assert_same_run(tmp_path / "toy" / "run", simulated)
     # A look; the last model on both parts; the best one on what is for the end.
-    assert {f.name for f in (tmp_path / SUMS).iterdir()} == {
+    assert {f.name for f in (tmp_path / "toy" / SUMS).iterdir()} == {
         f"evaluation-{number}" for number in (1, 2, 3, 6)
     }
-    opened = load((tmp_path / "0.memory").read_bytes()).opened
-    runs = (
-        of_kind(agreement_of(task, read_roster(keys / "roster"), 3, 1), task.config, kind).run
-        for kind in ("training", EVALUATION)
-    )
-    assert dict(opened) == dict(zip(runs, (3, 6), strict=True))
+    agreement = agreement_of(task, read_roster(keys / "roster"), 3, 1)
+    names = [of_kind(agreement, task.config, kind).run for kind in (TRAINING, EVALUATION)]
+    opened = load((tmp_path / "toy" / "0.memory").read_bytes()).opened
+    assert dict(opened) == dict(zip(names, (3, 6), strict=True))
+    other = points("secure.name=simulate")
+    play(tmp_path / "points", other, keys=make_keys(tmp_path / "keys", other))
+    assert_same_run(tmp_path / "points" / "run", simulated_points)
 
 
 def test_the_server_needs_no_example_and_its_run_can_be_reported(
     clear: tuple[Path, FakeGrid], tmp_path: Path
 ):
     folder = clear[0] / "run"
-    held = no_data(points())
+    held = no_data(toy())
     assert held.train.num_examples == held.test.num_examples == 0
     assert held.heldout is None
     assert "server" not in read_json(folder / "summary.json")
     write_report([folder], tmp_path)
-    notes = read_json(tmp_path / "comparison.json")["notes"]["accuracy"]
+    notes = read_json(tmp_path / "comparison.json")["notes"]["loss"]
     assert any("clients measured it" in note for note in notes)
 
 
@@ -226,15 +255,15 @@ def test_the_operator_sees_its_own_site_s_figures_and_only_these(
         own = [each[2] for each in lines]
         assert [line["split"] for line in own] == ["test"] * NODES
         assert sum(line["examples"][domain] for line in own) == number
-        right = sum(
-            line["examples"][domain] * (line["domains"][domain]["accuracy"] or 0) for line in own
+        loss = sum(
+            line["examples"][domain] * (line["domains"][domain]["loss"] or 0) for line in own
         )
-        assert right / number == pytest.approx(total["test"][domain]["accuracy"])
+        assert loss / number == pytest.approx(total["test"][domain]["loss"], rel=2e-5)
     assert len({json.dumps(each[2]["domains"]) for each in lines}) == NODES
 
 
 def test_a_server_with_a_test_store_shows_both(tmp_path: Path, simulated: Path):
-    task = points()
+    task = toy()
     own = build(resolve_server(task.config)).data
     play(tmp_path, task, data=no_data(task)._replace(test=own.test))
     found, expected = (read_json(f / "summary.json") for f in (tmp_path / "run", simulated))
@@ -243,10 +272,10 @@ def test_a_server_with_a_test_store_shows_both(tmp_path: Path, simulated: Path):
 
 
 def test_held_out_weights_need_no_data_on_the_server(tmp_path: Path, keys: Path):
-    sets = ("weights_follow=heldout",)
-    expected = simulate(tmp_path / "simulated", points(*sets).config)
-    play(tmp_path / "clear", points(*sets))
-    play(tmp_path / "secure", points(*sets, "secure.name=simulate"), keys=keys)
+    follow = "weights_follow=heldout"
+    expected = simulate(tmp_path / "simulated", toy(follow).config)
+    play(tmp_path / "clear", toy(follow))
+    play(tmp_path / "secure", toy(follow, "secure.name=simulate"), keys=keys)
     for name in ("clear", "secure"):
         found = read_json(tmp_path / name / "run" / "summary.json")
         np.testing.assert_allclose(found["domain_weights"], expected["domain_weights"], rtol=1e-4)
@@ -269,12 +298,12 @@ def of_evaluation(fault: Fault) -> Fault:
 def test_a_tally_that_cannot_be_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     def lies(reply: Message) -> Message:
         vector = to_arrays(reply.content.array_records[SUM])["float64"]
-        vector[-2] += 1000  # of its last table; after it comes whether it is left out
+        vector[-2] += 0.5  # of a domain's examples; after it comes whether it is left out
         reply.content[SUM] = to_record({"float64": vector})
         return reply
 
-    play(tmp_path, points(), faults={3: of_evaluation(lies)})
-    assert "is refused: its table of" in caplog.text
+    play(tmp_path, toy(), faults={3: of_evaluation(lies)})
+    assert "is refused: its examples are" in caplog.text
     found = read_json(tmp_path / "run" / "summary.json")
     files = [(tmp_path / f"{place}.figures").read_text().splitlines() for place in range(3)]
     others = [json.loads(lines[2])["examples"] for lines in files]
@@ -297,13 +326,9 @@ def secure_answers(grid: FakeGrid, kind: str) -> list[bytes]:
 )
 def test_no_evaluation_is_opened_twice(tmp_path: Path, keys: Path, caplog: Any):
     """A server that lost its sums asks again; clients answered these numbers already."""
-    task = points("secure.name=simulate")
+    task = toy("secure.name=simulate")
     grid = play(tmp_path, task, keys=keys)
-    setups = [parse(request, Setup) for request in secure_answers(grid, "Setup")]
-    by_run: dict[bytes, set[int]] = {}
-    for setup in setups:
-        by_run.setdefault(setup.run, set()).add(setup.t)
-    assert sorted(by_run.values(), key=len) == [{1, 2, 3}, {1, 2, 3, 6}]
+    assert len({parse(request, Setup).run for request in secure_answers(grid, "Setup")}) == 2
     (tmp_path / "run" / "summary.json").unlink()
     for file in (tmp_path / SUMS).iterdir():
         file.unlink()
@@ -313,7 +338,7 @@ def test_no_evaluation_is_opened_twice(tmp_path: Path, keys: Path, caplog: Any):
 
 
 def test_sums_that_were_opened_are_not_asked_for_again(tmp_path: Path, keys: Path):
-    task = points("secure.name=simulate")
+    task = toy("secure.name=simulate")
     play(tmp_path, task, keys=keys)
     before = read_json(tmp_path / "run" / "summary.json")
     (tmp_path / "run" / "summary.json").unlink()
@@ -323,7 +348,7 @@ def test_sums_that_were_opened_are_not_asked_for_again(tmp_path: Path, keys: Pat
 
 
 def test_a_client_that_does_not_evaluate_refuses(tmp_path: Path, caplog: Any):
-    task = points()
+    task = toy()
     asks = task.config
     write_task(tmp_path, task._replace(config=resolve_server(asks)))
     grid = FakeGrid([client_app(tmp_path)] * NODES)

@@ -37,7 +37,7 @@ from agnosticfl.deploy.npy import array_from
 from agnosticfl.errors import BadInput
 from agnosticfl.runs.build import build
 from agnosticfl.runs.records import METRICS, read_records
-from agnosticfl.secagg import member
+from agnosticfl.secagg import memory
 from tests.deploy.federations import POLICY, toy
 from tests.deploy.knocking import PULL, Gate, Knock
 from tests.helpers import fuzz
@@ -330,21 +330,21 @@ def test_a_damaged_memory_of_a_client_is_refused_by_its_name_and_never_read_wron
     tmp_path: Path, number: int
 ):
     """One flipped bit of `opened` would let it open a sum twice."""
-    state = member.State(
-        "Unmask",
+    part = memory.Part(
         7,
+        "Unmask",
         setup=b"s" * 90,
         own_seed=b"o" * 16,
         peers={3: (b"a" * 32, b"b" * 32)},
         shares={3: b"c" * 64},
         survivors=(0, 3),
-        opened={b"run": 6},
     )
-    good = member.dump(state)
-    assert member.load(good) == state
+    state = memory.State(8, opened={b"run": 6}, rounds=(part, memory.Part(8, "Setup", b"d" * 32)))
+    good = memory.dump(state)
+    assert memory.load(good) == state
     remembered = secure_answers._remembered  # pyright: ignore[reportPrivateUsage]
     path = tmp_path / "secure.memory"
-    assert remembered(path) == member.IDLE
+    assert remembered(path) == memory.IDLE
     read = in_file(path, remembered)
     damaged = [data for data in fuzz.damaged([good], number) if data != good]
     flipped = [good[:i] + bytes([good[i] ^ 1]) + good[i + 1 :] for i in range(len(good))]

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from agnosticfl.deploy.app import PACKAGE, write_app
+from agnosticfl.deploy.flower.control import Operator
 from agnosticfl.deploy.flower.superlink import OwnUser, owner
 from agnosticfl.deploy.keys import make_authority, make_node_key
 from agnosticfl.deploy.supervise import children
@@ -191,36 +192,60 @@ def test_a_stranger_s_commands_are_refused_and_nothing_of_his_runs(server: Serve
         ("ls",),
         ("stop", "1"),
     ):
-        with pytest.raises(Failed):
-            children.flwr(server.stranger, *words)
-    log = ["flwr", "log", "1", children.CONNECTION, "--show"]
-    variables = children.environment(server.stranger.home)
-    done = subprocess.run(
-        log, env=variables, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode != 0
+        assert flwr(server.stranger, *words).returncode != 0
+    assert flwr(server.stranger, "log", "1", after=["--show"]).returncode != 0
 
-    node = children.supernode_command(
-        server.stranger, rogue.with_suffix(".key"), children.free_port(), {}
-    )
+    node = children.client_command(server.stranger, rogue.with_suffix(".key"), app, {})
     child = children.start(node, server.place / "rogue", server.place / "rogue.log")
     try:
         child.process.wait(PATIENCE)
-        assert "SuperNode ID" not in child.log.read_text()
+        assert "404 Not Found" in child.log.read_text()
+        assert "as node" not in child.log.read_text()
     finally:
         child.stop()
 
-    link = server.supervisor.link
-    assert children.flwr(link, "ls")["runs"] == []
-    assert len(children.flwr(link, "supernode", "ls")["nodes"]) == NODES
+    with server.supervisor.operator() as operator:
+        assert operator.runs() == []
+        assert len(operator.nodes()) == NODES
     assert not marker.exists()
 
     # The same app does run for the operator, so the marker would have told.
-    children.flwr(link, "run", str(app))
+    done = flwr(server.supervisor.link, "run", str(app))
+    assert done.returncode == 0, done.stderr
     until = time.monotonic() + PATIENCE
     while not marker.exists():
         assert time.monotonic() < until
         time.sleep(0.2)
+
+
+def flwr(link: Link, *words: str, after: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """One of Flower's commands, as an operator types them."""
+    return subprocess.run(
+        ["flwr", *words, children.CONNECTION, *after],
+        env=children.environment(link.home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_an_operator_registers_a_key_once_and_hears_why_not(server: Served, tmp_path: Path):
+    (tmp_path / "no.pub").write_text("nonsense")
+    with server.supervisor.operator() as operator:
+        assert operator.register(server.keys[0].with_suffix(".pub")) is False
+        assert {node.status for node in operator.nodes()} == {"registered"}
+        with pytest.raises(Failed, match=r"no\.pub is no public key of a node"):
+            operator.register(tmp_path / "no.pub")
+        write_app(tmp_path / "app", toy(1))
+        with pytest.raises(Failed, match="the SuperLink refuses: "):
+            operator.start(tmp_path / "app", {"no-such-option": 1})
+    with (
+        Operator(server.stranger._replace(address="127.0.0.1:9")) as operator,
+        pytest.raises(Failed, match="the SuperLink does not answer"),
+    ):
+        operator.runs()
 
 
 class Attack:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live federation: a SuperLink with TLS and node authentication, and SuperNodes, on loopback.
+"""A live federation: a SuperLink with TLS and node authentication, and clients, on loopback.
 
 All tests share one federation of four nodes; each is a run of one or two rounds on it.
 """
@@ -32,7 +32,7 @@ from agnosticfl.runs.build import build
 from agnosticfl.runs.records import read_records
 from agnosticfl.secagg.agreement import digest_of
 from agnosticfl.secagg.derivation import private_key
-from agnosticfl.secagg.member import load
+from agnosticfl.secagg.memory import load
 from agnosticfl.secagg.messages import Setup, parse
 from agnosticfl.secagg.primitives import SEED
 from tests.deploy.faulty import pattern
@@ -53,7 +53,7 @@ from pathlib import Path
 
 from tests.deploy.faulty import {name}
 
-app = {name}(Path(__file__).parent)
+app = {name}(Path({folder!r}))
 """
 
 
@@ -69,20 +69,29 @@ class Federation:
         service = Service(place, place / "keys", place / "server", place, "127.0.0.1", port, {})
         self.supervisor = Supervisor(service, self.said.append)
         self.nodes: dict[int, Child] = {}
+        # The nodes' own app, which knows those of all runs to come.
+        self.write_app("node", toy(), "client_app", "FaultyNode", place / "apps")
 
-    def start_node(self, number: int, signing: Path | None = None) -> None:
+    def write_app(self, name: str, task: Any, side: str, made: str, folder: Path) -> Path:
+        app = self.place / "apps" / name
+        write_app(app, task)
+        (app / PACKAGE / f"{side}.py").write_text(SIDE.format(name=made, folder=str(folder)))
+        text = (app / "pyproject.toml").read_text()
+        (app / "pyproject.toml").write_text(f'{text}fault = ""\n')
+        return app
+
+    def start_node(self, number: int, signing: Path | None = None, supernode: bool = False) -> None:
         home, key = self.place / f"node{number}", self.clients / f"{number}.key"
         config = {"partition-id": number, "num-partitions": NODES}
         config |= secure_node(self.clients, key, home)
         config |= {} if signing is None else {"signing-key": str(signing)}
-        self.nodes[number] = self.start_as(home, key, config)
+        self.nodes[number] = self.start_as(home, key, config, supernode)
 
-    def start_as(self, home: Path, key: Path, config: Any, *more: str) -> Child:
-        """A SuperNode that runs the app its server sends: here each run has another one."""
+    def start_as(self, home: Path, key: Path, config: Any, supernode: bool = False) -> Child:
         home.mkdir(exist_ok=True)
-        link = self.supervisor.entrance._replace(home=home)
-        command = children.supernode_command(link, key, children.free_port(), config)
-        return children.start([*command, *more], home, home / "node.log")
+        link, app = self.supervisor.entrance._replace(home=home), self.place / "apps" / "node"
+        command = children.client_command(link, key, app, config, supernode=supernode)
+        return children.start(command, home, home / "node.log")
 
     def prepare(self, name: str, rounds: int, secure: bool, fault: str, options: Any) -> Path:
         """The app of a run; its folder."""
@@ -94,14 +103,10 @@ class Federation:
         # A client opens one sum of each round of a run, and here every run has the same name.
         for memory in self.place.glob("node*/secure.memory"):
             memory.unlink()
-        app, out = self.place / "apps" / name, self.place / "runs" / name
-        write_app(app, task)
-        for side, made in (("server_app", "faulty_server"), ("client_app", "FaultyClient")):
-            (app / PACKAGE / f"{side}.py").write_text(SIDE.format(name=made))
-        text = (app / "pyproject.toml").read_text()
-        (app / "pyproject.toml").write_text(f'{text}fault = "{fault}"\n')
+        out, folder = self.place / "runs" / name, self.place / "apps" / name / PACKAGE
+        app = self.write_app(name, task, "server_app", "faulty_server", folder)
         base = {"minimum": 3, "over-selection": 1.0, "attempts": 2, "step": 90.0, "deadline": 60.0}
-        base |= {"roster": str(self.clients / "roster"), "wait": 120.0}
+        base |= {"roster": str(self.clients / "roster"), "wait": 120.0, "fault": fault}
         base |= {"signing-key": str(self.place / "keys" / "server.sign")}
         service = self.supervisor.service
         self.supervisor.service = service._replace(app=app, out=out, options={**base, **options})
@@ -214,6 +219,22 @@ def found(secrets: Iterable[bytes], heard: bytes) -> list[bytes]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("secure", [False, True])
+def test_flower_s_own_supernode_takes_part_beside_warm_clients(
+    federation: Federation, simulated: Any, secure: bool
+):
+    federation.nodes[3].stop()
+    try:
+        federation.start_node(3, supernode=True)
+        out = federation.run(f"supernode-{secure}", secure=secure)
+        assert "Receiving: train message" in federation.nodes[3].log.read_text()
+    finally:
+        federation.nodes[3].stop()
+        federation.start_node(3)
+    (assert_close if secure else assert_same)(read_records(out), simulated())
+
+
+@pytest.mark.slow
 def test_no_pattern_or_seed_of_a_client_reaches_the_server_before_it_may(federation: Federation):
     """Clients keep what they must not send; client 3 is lost before its masked vector comes."""
     out = federation.run("planted", secure=True, fault="all:plant,3:drop Masked")
@@ -225,15 +246,16 @@ def test_no_pattern_or_seed_of_a_client_reaches_the_server_before_it_may(federat
         [load(file.read_bytes()) for file in sorted(node.glob("witness-*/*.state"))]
         for node in nodes
     ]
-    last = [[state for state in own if state.shares][-1] for own in states]
+    parts = [[part for state in own for part in state.rounds] for own in states]
+    last = [[part for part in own if part.shares][-1] for own in parts]
 
     never = signing_keys(federation)
     never += [word for place in range(NODES) for word in windows(pattern(place)[1].tobytes())]
     never += [window for vector in vectors for window in windows(vector)]
-    for state in last:
-        round = digest_of(parse(state.setup, Setup))
-        never += [state.box_private, state.mask_seed, private_key(state.mask_seed, round)]
-        never += list(state.shares.values())  # both shares of anybody
+    for part in last:
+        round = digest_of(parse(part.setup, Setup))
+        never += [part.box_private, part.mask_seed, private_key(part.mask_seed, round)]
+        never += list(part.shares.values())  # both shares of anybody
     assert (len(vectors), len(early) > 2000, len(late) > 300) == (NODES, True, True)
     assert found(never, heard) == []
 
@@ -402,7 +424,6 @@ def _read(path: Path) -> str:
 def test_strangers_do_not_get_in(federation: Federation):
     """One with a key that is not registered, and one that speaks no TLS."""
     stranger = make_node_key(federation.place / "stranger.key").with_suffix(".key")
-    link = federation.supervisor.link
     one = federation.start_as(federation.place / "stranger", stranger, {"partition-id": 0})
     home = federation.place / "plain"
     home.mkdir()
@@ -417,10 +438,12 @@ def test_strangers_do_not_get_in(federation: Federation):
         assert not one.alive()
         assert not other.alive()
         for said in (one.log.read_text(), other.log.read_text()):
+            assert "as node" not in said
             assert "SuperNode ID" not in said
             assert "Failed to initialize the connection to the SuperLink" in said
         assert "404 Not Found" in one.log.read_text()
-        assert len(children.flwr(link, "supernode", "ls")["nodes"]) == NODES
+        with federation.supervisor.operator() as operator:
+            assert len(operator.nodes()) == NODES
     finally:
         one.stop()
         other.stop()

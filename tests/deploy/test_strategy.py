@@ -34,7 +34,7 @@ from tests.deploy.federations import NODES, POLICY, assert_same, simulate, toy
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(federation, "POLL", 0.01)
+    monkeypatch.setattr(federation, "SHORTEST", 0.01)
 
 
 def strategy(task: FederatedTask, folder: Path, **policy: Any) -> AgnosticStrategy:
@@ -68,7 +68,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("contribute", [jax_client, numpy_client])
+@pytest.mark.parametrize("contribute", [jax_client(), numpy_client])
 def test_the_federation_is_a_simulation_with_the_same_clients(
     tmp_path: Path, simulated: Path, contribute: Contribute
 ):

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from agnosticfl.deploy.flower import pinned
 from agnosticfl.deploy.flower.decoy import app_files
 from agnosticfl.deploy.keys import make_authority, make_node_key
-from agnosticfl.deploy.supervise import trial
+from agnosticfl.deploy.supervise import children, trial
 from agnosticfl.deploy.supervise.children import Link, environment
 from agnosticfl.errors import BadInput
 
@@ -31,8 +31,8 @@ class Client:
         self.key, self.link = place / "ann.key", Link("127.0.0.1:9", place / "ca.pem", place / "x")
         pinned.write_launcher(self.link.home / "bin", place / "app")
 
-    def check(self) -> None:
-        trial.check_flower(self.link, self.key)
+    def check(self, supernode: bool = True) -> None:
+        trial.check_flower(self.link, self.key, supernode)
 
 
 @pytest.fixture
@@ -56,20 +56,54 @@ def refused(client: Client) -> str:
     "a server sends code of its own",
     "a client runs its own app, and tries with a decoy",
 )
+@pytest.mark.parametrize("supernode", [False, True])
 def test_a_decoy_is_not_run_and_the_own_app_s_folder_stays_as_it_was(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch, supernode: bool
 ):
-    tried, files = trial.tried, set[str]()
+    """Both of its messages are answered by a warm client's own app, and by nothing else."""
+    tried, files, programs = trial.tried, set[str](), list[Path]()
 
-    def look(link: Link, key: Path, place: Path) -> str:
-        wrong = tried(link, key, place)
-        app = place / "app"
+    def look(link: Link, key: Path, supernode: bool) -> str:
+        wrong = tried(link, key, supernode)
+        app = link.home / "app"
         files.update(str(p.relative_to(app)) for p in app.rglob("*") if p.is_file())
+        programs.extend((link.home / "bin").glob("*"))
         return wrong
 
     monkeypatch.setattr(trial, "tried", look)
-    client.check()
+    client.check(supernode)
     assert files == set(app_files(Path("mark")))
+    assert bool(programs) == supernode  # a warm client starts none
+
+
+def test_a_warm_client_that_loads_the_server_s_bundle_is_found_out(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As if somebody had it fetch the bundle, unpack it and load the app from there."""
+    place = tmp_path / "otherwise"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(FETCHES)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), str(ROOT / "src")]))
+    with pytest.raises(BadInput, match="it runs the code that a server sends"):
+        client.check(supernode=False)
+
+
+FETCHES = """\
+import importlib, io, sys, tempfile, zipfile
+
+def fetched(self, message, connection):
+    folder = tempfile.mkdtemp()
+    zipfile.ZipFile(io.BytesIO(connection.get_fab("", 1).content)).extractall(folder)
+    sys.path.insert(0, folder)
+    sys.modules.pop("federation.client_app", None)
+    sys.modules.pop("federation", None)
+    app = importlib.import_module("federation.client_app").app
+    return app(message, self.context(1, connection))
+
+if "agnosticfl.deploy.flower.decoy" in sys.orig_argv:
+    from agnosticfl.deploy.flower.own_app import OwnApp
+    OwnApp.answer = fetched
+"""
 
 
 def test_without_the_launcher_s_patch_the_decoy_is_run(
@@ -79,14 +113,13 @@ def test_without_the_launcher_s_patch_the_decoy_is_run(
         pinned.write_launcher(folder, app)
         (folder / "flwr-clientapp").unlink()  # Flower's own is next on the path
 
-    monkeypatch.setattr(trial, "write_launcher", plain)
+    monkeypatch.setattr(children, "write_launcher", plain)
     assert refused(client) == (
         "Flower 1.41.0 behaves otherwise than the tested 1.41.0: it runs the code that a server"
         " sends; this client does not start"
     )
 
 
-@pytest.mark.slow
 @pytest.mark.slow  # the one before shows that the trial can fail
 def test_a_launcher_alone_does_not_stop_agent_apps(client: Client, monkeypatch: pytest.MonkeyPatch):
     """A server says which program works on its message, and this one loads the bundle too."""
@@ -95,7 +128,7 @@ def test_a_launcher_alone_does_not_stop_agent_apps(client: Client, monkeypatch: 
         pinned.write_launcher(folder, app)
         (folder / "flwr-agentapp").unlink()
 
-    monkeypatch.setattr(trial, "write_launcher", launcher_alone)
+    monkeypatch.setattr(children, "write_launcher", launcher_alone)
     assert "it runs the code that a server sends" in refused(client)
 
 
@@ -144,21 +177,53 @@ OTHERWISE = {
 def test_a_flower_that_behaves_otherwise_is_found_out(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ):
+    name, edits, expected = OTHERWISE[case]
+    copied(tmp_path / "otherwise", monkeypatch, name, edits)
+    assert expected in refused(client)
+
+
+def copied(
+    place: Path, monkeypatch: pytest.MonkeyPatch, name: str, edits: Mapping[str, str]
+) -> None:
+    """A Flower in which one file is another, for the processes that are started."""
     spec = importlib.util.find_spec("flwr")
     assert spec is not None
     assert spec.origin is not None
-    place = tmp_path / "otherwise"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(spec.origin).parent, place / "flwr", ignore=ignored)
-    name, edits, expected = OTHERWISE[case]
     text = (place / "flwr" / name).read_text()
     for now, then in edits.items():
         assert now in text
         text = text.replace(now, then)
     (place / "flwr" / name).write_text(text)
-    path = [str(place), str(ROOT / "src")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    assert expected in refused(client)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), str(ROOT / "src")]))
+
+
+# The same of what a warm client takes from Flower's inside.
+CHANGED = {
+    "has no such function": (
+        "supernode/start_client_internal.py",
+        {"_init_connection(": "_begin_connection("},
+    ),
+    "wants another argument": (
+        "clientapp/utils.py",
+        {"    multi_app: bool,\n": "    multi_app: bool,\n    *,\n    bundle: str,\n"},
+    ),
+    "gives messages in another form": (
+        "supercore/inflatable/inflatable_utils.py",
+        {"def inflate_object_from_contents(": "def inflate_object("},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CHANGED)
+def test_a_warm_client_does_not_start_with_a_flower_that_is_another_inside(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+):
+    copied(tmp_path / "otherwise", monkeypatch, *CHANGED[case])
+    with pytest.raises(BadInput, match="behaves otherwise than the tested"):
+        client.check(supernode=False)
 
 
 def test_another_version_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch):

@@ -52,9 +52,9 @@ class Adversary:
         play.server.requests = requests
         play.stage()
         assert not play.refusals
-        self.round = play.server._name
+        self.sum, self.round = play.server.sum, play.server.round
         self.public = {c: parse(reply, Keys) for c, reply in play.replies["keys"].items()}
-        self.near = play.server._holders.neighbours
+        self.near = play.server.prepared.holders.neighbours
         self.revealed: dict[int, Revealed] = {}
 
     def ask(self, group: Collection[int], alive: Sequence[int]) -> None:
@@ -62,17 +62,17 @@ class Adversary:
         alive = tuple(sorted(alive))
         signed: dict[int, bytes] = {}
         for client in sorted(set(group) - self.liars):
-            reply = self._answer(client, pack(Survivors(self.round, alive)))
+            reply = self._answer(client, pack(Survivors(self.sum, alive)))
             if reply is not None:
                 signed[client] = parse(reply, Confirmed).signature
-        words = keys.signed_survivors(self.round, play_ring(self.play), alive)
+        words = keys.signed_survivors(self.sum, play_ring(self.play), alive)
         for liar in self.liars:  # they sign any list
             signed[liar] = self.play.members[liar].signing_key.sign(words)
         for client in sorted(set(signed) - self.liars):
-            known = self.play.states[client].shares
+            known = self.play.part(client).shares
             others = {c: s for c, s in signed.items() if c != client and c in alive}
             request = Unmask(
-                self.round,
+                self.sum,
                 alive=[c for c in sorted(known) if c in alive],
                 dead=[c for c in sorted(known) if c not in alive],
                 signatures=others,
@@ -90,7 +90,7 @@ class Adversary:
         vector = np.frombuffer(
             parse(play.replies["masked vectors"][victim], Masked).vector, "<u4"
         ).copy()
-        primitives.add_mask(vector, keys.own_mask(own, self.round), -1)
+        primitives.add_mask(vector, keys.own_mask(own, self.sum), -1)
         mine = self._mask_seed(victim)
         for peer in self._shared_masks(victim):
             theirs = mine or self._mask_seed(peer)
@@ -98,7 +98,7 @@ class Adversary:
                 return None
             one, other = (victim, peer) if mine else (peer, victim)
             private = keys.private_key(theirs, self.round)
-            key = keys.pair_mask(private, self.public[other].mask_key, self.round, one, other)
+            key = keys.pair_mask(private, self.public[other].mask_key, self.sum, one, other)
             primitives.add_mask(vector, key, -keys.mask_sign(victim, peer))
         return vector
 
@@ -113,7 +113,7 @@ class Adversary:
 
     def _mask_seed(self, client: int) -> bytes | None:
         if client in self.liars:
-            return self.play.states[client].mask_seed
+            return self.play.part(client).mask_seed
         return self._combined(client, "dead")
 
     def _combined(self, client: int, about: str) -> bytes | None:
@@ -122,11 +122,11 @@ class Adversary:
         place = slice(0, SEED) if about == "alive" else slice(SEED, 2 * SEED)
         for holder in self.near[client]:
             if holder in self.liars:
-                held = self.play.states[holder].shares.get(client)
+                held = self.play.part(holder).shares.get(client)
                 shares |= {} if held is None else {holder: held[place]}
             elif holder in self.revealed and client in getattr(self.revealed[holder], about):
                 shares[holder] = getattr(self.revealed[holder], about)[client]
-        threshold, order = self.play.server._setup.threshold, holders_of(client, self.near[client])
+        threshold, order = self.play.server.setup.threshold, holders_of(client, self.near[client])
         if len(shares) < threshold:
             return None
         places = {order.index(holder): share for holder, share in shares.items()}
@@ -141,7 +141,7 @@ class Adversary:
 
 def play_ring(play: Play) -> bytes:
     """The seed of the ring, which all know."""
-    return play.server._ring
+    return play.server.ring
 
 
 def two_lists(play: Play, victim: int, liars: Collection[int]) -> Adversary:
@@ -149,7 +149,7 @@ def two_lists(play: Play, victim: int, liars: Collection[int]) -> Adversary:
     everyone = range(len(play.members))
     adversary = Adversary(play, liars)
     honest = [c for c in everyone if c not in liars and c != victim]
-    enough = play.server._setup.threshold - len(set(liars)) - 1
+    enough = play.server.setup.threshold - len(set(liars)) - 1
     adversary.ask([victim, *honest[:enough]], everyone)
     adversary.ask(honest[enough:], [c for c in everyone if c != victim])
     return adversary
@@ -162,9 +162,9 @@ def far_witnesses(play: Play, victim: int) -> Adversary:
     of the victim's masks none is then left.
     """
     play.until("masked vectors")
-    order = graph_of(play.server._setup, play_ring(play)).order
-    near = play.server._holders.neighbours
-    threshold, size = play.server._setup.threshold, len(order)
+    order = graph_of(play.server.setup, play_ring(play)).order
+    near = play.server.prepared.holders.neighbours
+    threshold, size = play.server.setup.threshold, len(order)
     here = order.index(victim)
 
     def distance(client: int) -> int:

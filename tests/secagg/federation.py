@@ -10,10 +10,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from agnosticfl.secagg import member as client
 from agnosticfl.secagg import primitives
-from agnosticfl.secagg.aggregator import Server
-from agnosticfl.secagg.agreement import Agreement, Member, member
+from agnosticfl.secagg.agreement import Agreement, Member, digest_of, member
 from agnosticfl.secagg.derivation import signed_by_server
-from agnosticfl.secagg.messages import Refused, pack
+from agnosticfl.secagg.joining import joining, question
+from agnosticfl.secagg.memory import IDLE, Part, State, dump, load
+from agnosticfl.secagg.messages import Boxes, Refused, Setup, Sum, pack, parse
+from agnosticfl.secagg.opening import Opening
+from agnosticfl.secagg.preparation import Preparation, Prepared
+from agnosticfl.secagg.stages import Stages
 
 STAGES = ("keys", "shares", "masked vectors", "survivors", "unmasking")
 LENGTH = 5
@@ -45,6 +49,70 @@ def signed(message: Any) -> bytes:
     return pack(message._replace(signature=SERVER.sign(signed_by_server(message))))
 
 
+def asking(request: bytes, **fields: Any) -> bytes:
+    """The boxes of a request, with another sum that is asked for."""
+    boxes = parse(request, Boxes)
+    return pack(boxes._replace(sum=signed(parse(boxes.sum, Sum)._replace(**fields))))
+
+
+class Server:
+    """A round from its set-up to its sum: the preparation, and then the opening."""
+
+    def __init__(self, preparation: Preparation, *asked: Any) -> None:
+        self._asked = asked  # t, length, short, bits, sent
+        self.now: Stages = preparation
+        self.preparation = preparation
+        self.opening: Opening | None = None
+        self.setup = parse(next(iter(preparation.requests.values())), Setup)
+        self.round = digest_of(self.setup)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the stages have that are on now."""
+        return getattr(self.now, name)
+
+    @property
+    def requests(self) -> Mapping[int, bytes]:
+        return self.now.requests
+
+    @requests.setter
+    def requests(self, requests: Mapping[int, bytes]) -> None:
+        self.now.requests = requests
+
+    @property
+    def dropped(self) -> dict[int, str]:
+        both = (self.preparation, self.opening)
+        return {c: why for half in both if half for c, why in half.dropped.items()}
+
+    @property
+    def cheated(self) -> dict[int, str]:
+        both = (self.preparation, self.opening)
+        return {c: why for half in both if half for c, why in half.cheated.items()}
+
+    @property
+    def prepared(self) -> Prepared:
+        assert self.preparation.prepared is not None
+        return self.preparation.prepared
+
+    @property
+    def total(self) -> np.ndarray | None:
+        return self.opening.total if self.opening else None
+
+    @property
+    def ring(self) -> bytes:
+        return self.preparation._ring
+
+    @property
+    def sum(self) -> bytes:
+        """The name of the sum, once it was asked for."""
+        assert self.opening is not None
+        return self.opening._name
+
+    def advance(self) -> None:
+        self.now.advance()
+        if not self.now.requests and self.opening is None:
+            self.now = self.opening = Opening(self.prepared, *self._asked)
+
+
 class Play:
     """One round, with everything that each side received or knew."""
 
@@ -57,19 +125,22 @@ class Play:
         bits: int = 32,
         sent: bytes = b"",
         t: int | None = None,
+        states: Mapping[int, State] | None = None,
     ) -> None:
         self.members, self.sent = members, sent
         self.weighty: tuple[str, ...] = ()  # domains with weight, if the federation states domains
-        everybody = range(len(members))
-        self.server = Server(
-            members[0].agreement, SERVER, number, everybody, length, short, bits, sent, t
-        )
         rng = np.random.default_rng(number)
         self.vectors = rng.integers(0, 2**32, (len(members), length), dtype=np.uint32)
-        self.states = dict.fromkeys(range(len(members)), client.IDLE)
+        self.states = dict(states or dict.fromkeys(range(len(members)), IDLE))
         self.requests: dict[str, dict[int, bytes]] = {}
         self.replies: dict[str, dict[int, bytes]] = {}
         self.refusals: dict[int, str] = {}
+        agreement = members[0].agreement
+        asked = question(agreement, SERVER, number)
+        joins = (self.answer(place, pack(asked)) for place in range(len(members)))
+        drawn = dict(joining(agreement, asked, reply) for reply in joins)
+        preparation = Preparation(agreement, SERVER, number, drawn)
+        self.server = Server(preparation, t or number, length, short, bits, sent)
 
     def answer(self, place: int, request: bytes) -> bytes:
         """A client's reply; its state goes through bytes, as between two processes."""
@@ -78,11 +149,16 @@ class Play:
             self.states[place],
             request,
             NOW,
-            lambda _: client.Work(self.vectors[place], self.weighty),
+            lambda *_: client.Work(self.vectors[place], self.weighty),
             self.sent,
         )
-        self.states[place] = client.load(client.dump(state))
+        self.states[place] = load(dump(state))
         return reply
+
+    def part(self, place: int) -> Part:
+        """A client's part in this round."""
+        (part,) = (p for p in self.states[place].rounds if p.number == self.server.setup.number)
+        return part
 
     def stage(
         self,

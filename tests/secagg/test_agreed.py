@@ -8,33 +8,24 @@ import pytest
 
 from agnosticfl.secagg import member as client
 from agnosticfl.secagg import primitives
-from agnosticfl.secagg.aggregator import joined, question
-from agnosticfl.secagg.messages import Draw, Join, Joined, Refused, Setup, pack, parse
-from tests.secagg.federation import NOW, SERVER, Play, federation, signed
+from agnosticfl.secagg.joining import joining, question
+from agnosticfl.secagg.memory import IDLE
+from agnosticfl.secagg.messages import Join, Joined, Refused, Setup, pack, parse
+from tests.secagg.federation import NOW, SERVER, Play, federation
 
-TOKEN = b"t" * 16
 TERMS = {"program": "0.2", "schema": "abc"}
 
 
 def asked(**change: Any) -> Join:
-    return question(federation(5, terms=TERMS)[0].agreement._replace(**change), SERVER, TOKEN)
+    return question(federation(5, terms=TERMS)[0].agreement._replace(**change), SERVER, 1)
 
 
 def test_a_client_joins_by_its_signature():
     members, question_ = federation(5, terms=TERMS), asked()
     for own in members:
-        state, reply = client.answer(own, client.IDLE, pack(question_), NOW)
-        assert state == client.IDLE
-        assert joined(own.agreement, question_, reply) == own.place
-
-
-def test_who_joins_forgets_the_round_before():
-    play = Play(federation(5)).until("survivors")
-    own, question_ = play.members[0], question(play.members[0].agreement, SERVER, TOKEN)
-    state, _ = client.answer(own, play.states[0], pack(question_), NOW)
-    assert state == client.forget(play.states[0])
-    assert not state.own_seed
-    assert not state.mask_seed
+        state, reply = client.answer(own, IDLE, pack(question_), NOW)
+        assert [part.number for part in state.rounds] == [1]
+        assert joining(own.agreement, question_, reply).place == own.place
 
 
 @pytest.mark.attack(
@@ -44,7 +35,7 @@ def test_who_joins_forgets_the_round_before():
 def test_a_join_in_anothers_name_or_to_another_question_is_refused():
     members, question_ = federation(5, terms=TERMS), asked()
     agreement = members[0].agreement
-    _, reply = client.answer(members[1], client.IDLE, pack(question_), NOW)
+    _, reply = client.answer(members[1], IDLE, pack(question_), NOW)
     honest = parse(reply, Joined)
     for change, why in (
         ({"sender": 2}, "it says that it is client 2, but the signature is not that of the key"),
@@ -53,10 +44,10 @@ def test_a_join_in_anothers_name_or_to_another_question_is_refused():
         ({"round": b"r" * 32}, "it answers another question"),
     ):
         with pytest.raises(Refused, match=why):
-            joined(agreement, question_, pack(honest._replace(**change)))
-    later = question(agreement, SERVER, b"u" * 16)
+            joining(agreement, question_, pack(honest._replace(**change)))
+    later = question(agreement, SERVER, 2)
     with pytest.raises(Refused, match="it answers another question"):
-        joined(agreement, later, reply)
+        joining(agreement, later, reply)
 
 
 @pytest.mark.attack(
@@ -78,7 +69,7 @@ def test_a_join_in_anothers_name_or_to_another_question_is_refused():
 def test_on_other_terms_nobody_joins(change: dict[str, Any], why: str):
     own = federation(5, terms=TERMS)[0]
     with pytest.raises(Refused, match=f"^{why}$"):
-        client.answer(own, client.IDLE, pack(asked(**change)), NOW)
+        client.answer(own, IDLE, pack(asked(**change)), NOW)
 
 
 def test_no_round_on_other_terms():
@@ -98,8 +89,8 @@ def test_no_round_on_other_terms():
 @pytest.mark.parametrize("clients", [5, 40])
 def test_only_the_server_begins_a_round(clients: int):
     play = Play(federation(clients))
-    request = play.server.requests[0]
-    kind = Setup if clients == 5 else Draw
+    request, before = play.server.requests[0], play.states[0]
+    kind = Setup
     for signature in (b"s" * 64, primitives.signing_key().sign(b"anything")):
         forged = pack(parse(request, kind)._replace(signature=signature))
         with pytest.raises(Refused, match=f"^{kind.__name__} of the server: the signature is not"):
@@ -107,7 +98,7 @@ def test_only_the_server_begins_a_round(clients: int):
     changed = pack(parse(request, kind)._replace(number=77))
     with pytest.raises(Refused, match=f"^{kind.__name__} of the server: the signature is not"):
         play.answer(0, changed)
-    assert play.states[0] == client.IDLE
+    assert play.states[0] == before
 
 
 @pytest.mark.attack(
@@ -115,11 +106,11 @@ def test_only_the_server_begins_a_round(clients: int):
     "numbers are bounded by the clock",
 )
 def test_no_number_locks_a_client_out():
-    """Neither a set-up nor a draw is taken that lies ahead; later rounds go on as before."""
-    play = Play(federation(40))
+    """No round is joined that lies ahead; others go on as before."""
+    play = Play(federation(5))
     for number in (2**63 - 1, NOW + client.AHEAD + 1):
         with pytest.raises(Refused, match="s ahead of the clock here"):
-            play.answer(0, signed(Draw(b"a run", number, b"")))
+            play.answer(0, pack(question(play.members[0].agreement, SERVER, number)))
     play.to_the_end()
     assert play.server.total is not None
 

@@ -106,7 +106,7 @@ def test_changed_bytes_never_crash_client_or_server(stage: str, data: st.DataObj
         play.stage()
     with contextlib.suppress(Refused):
         client.answer(
-            play.members[0], play.states[0], bytes_, NOW, lambda _: client.Work(play.vectors[0])
+            play.members[0], play.states[0], bytes_, NOW, lambda *_: client.Work(play.vectors[0])
         )
     play.server.receive(0, bytes_)
     play.stage({0: stage})  # the others are enough
@@ -114,7 +114,7 @@ def test_changed_bytes_never_crash_client_or_server(stage: str, data: st.DataObj
 
 REFUSED = [
     (Keys, [VERSION, "Keys"], "Keys has 0 fields"),
-    (Keys, [1, "Keys", *[b""] * 7], "its version is 1, not 3"),
+    (Keys, [1, "Keys", *[b""] * 7], "its version is 1, not 4"),
     (Keys, [VERSION, "Masked", b"r" * 32, 0, b"1234"], "it is Masked, where Keys was expected"),
     (Keys, [VERSION, "Keys", b"r" * 31, 0, *[b""] * 5], "Keys.round is not 32 to 32 bytes"),
     (
@@ -130,12 +130,12 @@ REFUSED = [
     (Masked, [VERSION, "Masked", b"r" * 32, 0, b""], "vector is not 1 to"),
     (
         Setup,
-        [VERSION, "Setup", b"r", 1, 1, b"r" * 32, [2, 1], 2, 2, 1, 0, 32, b"", [], b"s" * 64],
+        [VERSION, "Setup", b"r", 1, b"r" * 32, [2, 1], 2, 2, [], b"s" * 64],
         "cohort is not in rising order",
     ),
     (
         Setup,
-        [VERSION, "Setup", b"r", 1, 1, b"r" * 32, [1, 1], 2, 2, 1, 0, 32, b"", [], b"s" * 64],
+        [VERSION, "Setup", b"r", 1, b"r" * 32, [1, 1], 2, 2, [], b"s" * 64],
         "cohort is not in rising order",
     ),
     (Setup, {"a": 1}, "it is not msgpack as it is used here"),

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from agnosticfl.errors import BadInput
 from agnosticfl.secagg import member as client
 from agnosticfl.secagg import messages, primitives
-from agnosticfl.secagg.aggregator import Server
 from agnosticfl.secagg.agreement import member, plan_of
+from agnosticfl.secagg.memory import changed
 from agnosticfl.secagg.messages import Complaint, Refused, Revealed, Shares, pack, parse
+from agnosticfl.secagg.opening import Opening
+from agnosticfl.secagg.preparation import Preparation
 from tests.secagg.federation import NOW, SERVER, STAGES, Play, federation
 
 
@@ -190,20 +192,31 @@ def test_shares_that_open_nothing_abandon_the_round():
 
 
 BAD = [
-    ({"number": 1, "cohort": [0, 1], "length": 3}, "a cohort of 2 clients; it must be 3 or more"),
-    ({"number": 1, "cohort": [0, 1, 1], "length": 3}, "each once"),
-    ({"number": 1, "cohort": [0, 1, 9], "length": 3}, "clients up to 9; the roster has 5"),
-    ({"number": 0, "cohort": [0, 1, 2], "length": 3}, "number of the secure round is 0"),
-    ({"number": 1, "cohort": [0, 1, 2], "length": 0}, "a secure sum of 0 numbers"),
-    ({"number": 1, "cohort": [0, 1, 2], "length": 3, "short": 4}, "4 of 3 numbers in 32 bits"),
-    ({"number": 1, "cohort": [0, 1, 2], "length": 3, "bits": 33}, "0 of 3 numbers in 33 bits"),
+    ((1, [0, 1]), "a cohort of 2 clients; it must be 3 or more"),
+    ((1, [0, 1, 9]), "clients up to 9; the roster has 5"),
+    ((0, [0, 1, 2]), "number of the secure round is 0"),
 ]
 
 
-@pytest.mark.parametrize(("options", "problem"), BAD)
-def test_a_round_that_cannot_be_is_refused(options: dict, problem: str):
+@pytest.mark.parametrize(("round", "problem"), BAD)
+def test_a_round_that_cannot_be_is_refused(round: tuple[int, list[int]], problem: str):
+    number, cohort = round
     with pytest.raises(BadInput, match=problem):
-        Server(federation(5)[0].agreement, SERVER, **options)
+        Preparation(federation(5)[0].agreement, SERVER, number, dict.fromkeys(cohort, b"c" * 32))
+
+
+BAD_SUMS = [
+    ((1, 0), "a secure sum of 0 numbers"),
+    ((1, 3, 4), "4 of 3 numbers in 32 bits"),
+    ((1, 3, 0, 33), "0 of 3 numbers in 33 bits"),
+]
+
+
+@pytest.mark.parametrize(("asked", "problem"), BAD_SUMS)
+def test_a_sum_that_cannot_be_is_refused(asked: tuple[int, int], problem: str):
+    prepared = Play(federation(3)).until("masked vectors").server.prepared
+    with pytest.raises(BadInput, match=problem):
+        Opening(prepared, *asked)
 
 
 BAD_AGREEMENTS = [
@@ -222,8 +235,9 @@ BAD_AGREEMENTS = [
 
 @pytest.mark.parametrize(("change", "problem"), BAD_AGREEMENTS)
 def test_agreements_that_cannot_be_are_refused(change: dict, problem: str):
+    agreement = federation(5)[0].agreement._replace(**change)
     with pytest.raises(BadInput, match=problem):
-        Server(federation(5)[0].agreement._replace(**change), SERVER, 1, range(5), 3)
+        Preparation(agreement, SERVER, 1, dict.fromkeys(range(5), b"c" * 32))
 
 
 def test_a_key_that_is_not_registered_has_no_place():
@@ -262,7 +276,7 @@ def test_who_makes_boxes_that_do_not_open_is_accused_by_all_who_got_one():
 @pytest.mark.parametrize("accused", [(), (1,), (77,)])
 def test_a_complaint_of_what_was_not_given_is_one_that_lies(accused: tuple[int, ...]):
     play = Play(federation(5)).until("masked vectors")
-    complaint = Complaint(play.server._name, 1, accused)
+    complaint = Complaint(play.server.sum, 1, accused)
     play.stage(change=lambda client, reply: pack(complaint) if client == 1 else reply)
     said = "masked vectors: it complains of boxes that it was not given"
     assert play.server.cheated == {1: said}
@@ -279,7 +293,7 @@ def test_what_no_honest_client_sends_names_its_sender():
 def wrong_shares(play: Play, dealer: int, receivers: Collection[int]):
     """A change of replies: one client deals some others shares of other secrets than its own."""
     request, state = play.server.requests[dealer], play.states[dealer]
-    lying = state._replace(own_seed=bytes(16), mask_seed=bytes(16))
+    lying = changed(state, play.part(dealer)._replace(own_seed=bytes(16), mask_seed=bytes(16)))
     _, forged = client.answer(play.members[dealer], lying, request, NOW)
 
     def change(place: int, reply: bytes) -> bytes:

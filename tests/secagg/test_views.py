@@ -61,6 +61,23 @@ def test_the_search_finds_what_the_ring_s_holders_alone_let_through():
     assert list(itertools.islice(two_faced(apart), 1))
 
 
+def test_without_one_list_for_all_a_vector_can_be_opened_although_2t_is_more_than_n_and_b():
+    """Each client is shown a list of its own, of t names; 2t = 10 > 7 + 2."""
+    n, liars, t = 7, {5, 6}, 5
+    everyone = set(range(n))
+    boxes = {0: {1, 2, 5, 6}, **{u: everyone - {u} for u in range(1, 5)}}
+    dead: dict[int, set[int]] = {0: set(), 1: {2}, 2: {1}, 3: {1, 2}, 4: {1, 2}}
+    lists = {u: ({u} | boxes[u]) - dead[u] for u in boxes}
+    assert all(len(alive) >= t and u in alive for u, alive in lists.items())
+    held = {c: {u for u in boxes if c in boxes[u] and c in dead[u]} | liars for c in (1, 2)}
+    assert all(len(shares) >= t for shares in held.values())  # so the keys of 1 and 2 are open
+    masks_of_0 = boxes[0] - liars - set(held)
+    assert not masks_of_0  # nothing is left on its vector, whose own seed it tells itself
+    # With a quorum of one list nobody would have answered.
+    signed = [sum(alive == lists[u] for alive in lists.values()) + len(liars) for u in lists]
+    assert max(signed) < quorum(n)
+
+
 def test_the_search_finds_parts_where_too_few_hold_a_secret():
     """A ring of t = k/2 + 1: survivors with a gap between them can be summed apart."""
     case = ring(8, 2, 0, 2, 6)

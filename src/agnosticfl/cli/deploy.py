@@ -12,6 +12,7 @@ import typer
 from agnosticfl.cli.arguments import Algorithm, Resume, Rounds, Seed, Sets, Task
 from agnosticfl.cli.plain import Program
 from agnosticfl.cli.roster import fingerprint, keys_app, roster_app
+from agnosticfl.deploy.node.settings import LONGEST, MOST
 from agnosticfl.errors import check, choose, require
 
 deploy_app = Program(help="Run a federation of real machines.")
@@ -27,6 +28,13 @@ Roster = Annotated[
 ]
 Server = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server is.")]
 Authority = Annotated[Path, typer.Option("--ca", metavar="FILE", help="The server's ca.pem.")]
+SuperNode = Annotated[
+    bool,
+    typer.Option(
+        "--supernode",
+        help="Clients are Flower's own SuperNodes, with a process for each message, and not warm.",
+    ),
+]
 State = Annotated[Path, typer.Option(metavar="FOLDER", help="Where Flower keeps its own things.")]
 
 
@@ -143,12 +151,13 @@ def _of_clients(config: Any) -> Any:
 @deploy_app.command()
 def local(
     task: Task,
-    nodes: Annotated[int, typer.Option(help="SuperNodes, each of which is one client.")] = 3,
+    nodes: Annotated[int, typer.Option(help="Processes, each of which is one client.")] = 3,
     algorithm: Algorithm = "afa",
     rounds: Rounds = None,
     seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Run folder; below runs/ by default.")] = None,
     secure: Secure = False,
+    supernode: SuperNode = False,
     sets: Sets = None,
     resume: Resume = False,
 ) -> None:
@@ -166,9 +175,11 @@ def local(
     _check_new(folder, resume)
     if secure:
         typer.echo(_borne(nodes))
-    _watched(
-        agreed.config, lambda **watch: run_locally(agreed, folder, nodes, say=messages, **watch)
-    )
+
+    def serve(**watch: Any) -> bool:
+        return run_locally(agreed, folder, nodes, supernode=supernode, say=messages, **watch)
+
+    _watched(agreed.config, serve)
     print_report(report.write_report([folder], folder), folder)
 
 
@@ -280,19 +291,24 @@ def client(
             "--new-roster", help="Take this roster, though it does not follow the accepted one."
         ),
     ] = False,
+    poll: Annotated[
+        float,
+        typer.Option(help="Seconds between two looks for work, when there was none for a while."),
+    ] = LONGEST,
+    supernode: SuperNode = False,
     state: State = Path("deploy-state"),
 ) -> None:
     """Take part in a federation with the training examples of a store.
 
-    The process becomes Flower's SuperNode, which connects again by itself when the server is gone
-    for a while. It runs the app in DIR, not what the server sends, which is tried out first. With a
-    roster it answers in secure rounds only; it says what changed in it since it was last accepted.
+    It stays one process, which keeps its examples and what it compiled, and connects again by
+    itself when the server is gone for a while. It runs the app in DIR, not what the server sends,
+    which is tried out first. With a roster it answers in secure rounds only; it says what changed
+    in it since it was last accepted.
     """
     from agnosticfl.core.keeping import KEPT
     from agnosticfl.data.store import open_store
     from agnosticfl.deploy import accepted
     from agnosticfl.deploy.app import PACKAGE
-    from agnosticfl.deploy.flower.pinned import write_launcher
     from agnosticfl.deploy.flower.secure_answers import own_member
     from agnosticfl.deploy.node import eligibility
     from agnosticfl.deploy.node.examples import held_domains
@@ -325,9 +341,11 @@ def client(
         used = [name for name in ("train", *(KEPT if keeps else ())) if name in splits]
         held = {domain for name in used for domain in held_domains(splits[name])}
         own_member(agreed, config, sorted(held))
-    write_launcher(link.home / "bin", app)
-    check_flower(link, key.resolve())
-    command = processes.supernode_command(link, key.resolve(), processes.free_port(), config)
+    check(0 < poll <= MOST, f"--poll is {poll}; it must be above 0 and at most {MOST:.0f} seconds")
+    command = processes.client_command(
+        link, key.resolve(), app.resolve(), config, supernode=supernode, longest=poll
+    )
+    check_flower(link, key.resolve(), supernode)
     processes.become(command, link.home)
 
 
@@ -337,19 +355,20 @@ def status(state: State = Path("deploy-state")) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from agnosticfl.deploy.flower.control import Operator
     from agnosticfl.deploy.supervise import children as processes
 
     home = (state / "flwr").resolve()
     check((home / "config.toml").is_file(), f"{state} is not the --state of a `deploy server`")
     link = processes.configured(home)
-    nodes = processes.flwr(link, "supernode", "ls")["nodes"]
-    runs = processes.flwr(link, "ls")["runs"]
+    with Operator(link) as operator:
+        nodes, runs = operator.nodes(), operator.runs()
     clients = Table("client", "status", title=f"{len(nodes)} clients")
     for node in nodes:
-        clients.add_row(str(node["node-id"]), str(node["status"]))
+        clients.add_row(str(node.number), node.status)
     table = Table("run", "status", "details", title=f"{len(runs)} runs")
     for run in runs:
-        table.add_row(run["run-id"], run["status"], run["status-details"])
+        table.add_row(str(run.number), run.status, run.details)
     for each in (clients, table):
         Console().print(each)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from agnosticfl.errors import check
 from agnosticfl.secagg import graph
 from agnosticfl.secagg.graph import Graph, GraphPlan
-from agnosticfl.secagg.messages import MOST_CLIENTS, Setup, pack
+from agnosticfl.secagg.messages import MOST_CLIENTS, Setup, Sum, pack
 from agnosticfl.secagg.primitives import KEY, Ed25519PrivateKey, digest, verify_key
 from agnosticfl.secagg.rings import Rings
 
@@ -80,7 +80,7 @@ def agreed(agreement: Agreement) -> bytes:
     )
 
 
-def num_holders(agreement: Agreement, domain: str, clients: Collection[int]) -> int:
+def num_with_domain(agreement: Agreement, domain: str, clients: Collection[int]) -> int:
     """How many of some clients say that they hold a domain."""
     return sum(domain in agreement.holdings[client] for client in clients)
 
@@ -116,7 +116,7 @@ def in_words(clients: int, dishonest: int, dropout: float) -> str:
 
 
 def digest_of(setup: Setup) -> bytes:
-    """The name of a round. All keys, boxes and signatures are bound to it."""
+    """The name of a round. All its keys and boxes are bound to it."""
     return digest(b"round", pack(setup._replace(signature=b"")))
 
 
@@ -126,6 +126,6 @@ def graph_of(setup: Setup, ring: bytes) -> Graph:
     return graph.graph(ring, setup.cohort, plan)
 
 
-def rings_of(setup: Setup) -> Rings:
-    """The numbers of a round's vectors."""
-    return Rings(setup.length, setup.short, setup.bits)
+def rings_of(asked: Sum) -> Rings:
+    """The numbers of the vectors of a sum."""
+    return Rings(asked.length, asked.short, asked.bits)

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from agnosticfl.secagg.messages import Draw, Join, Joined, Keys, Setup, pack
+from agnosticfl.secagg.messages import Join, Joined, Keys, Setup, Sum, pack
 from agnosticfl.secagg.primitives import agree, derive, digest
 
 
@@ -17,14 +17,17 @@ def private_key(seed: bytes, round: bytes) -> bytes:
     return derive(seed, round, b"mask key")
 
 
-def own_mask(seed: bytes, round: bytes) -> bytes:
+def own_mask(seed: bytes, sum: bytes) -> bytes:
     """The key of the mask that a client puts on its vector on its own."""
-    return derive(seed, round, b"own mask")
+    return derive(seed, sum, b"own mask")
 
 
-def pair_mask(private: bytes, public: bytes, round: bytes, a: int, b: int) -> bytes:
-    """The key of the mask that two neighbours share: one adds it, the other subtracts it."""
-    return derive(agree(private, public), round, b"pair mask" + pair(min(a, b), max(a, b)))
+def pair_mask(private: bytes, public: bytes, sum: bytes, a: int, b: int) -> bytes:
+    """The key of the mask that two neighbours share: one adds it, the other subtracts it.
+
+    Two that were asked for different sums have no mask in common: nothing of theirs cancels.
+    """
+    return derive(agree(private, public), sum, b"pair mask" + pair(min(a, b), max(a, b)))
 
 
 def mask_sign(client: int, other: int) -> int:
@@ -52,12 +55,12 @@ def signed_keys(keys: Keys) -> bytes:
     return digest(b"keys", pack(keys._replace(signature=b"")))
 
 
-def signed_survivors(round: bytes, ring: bytes, alive: Sequence[int]) -> bytes:
-    """What a client signs of a list of survivors: also on which ring it saw them."""
-    return digest(b"survivors", round, ring, *(client.to_bytes(4, "big") for client in alive))
+def signed_survivors(sum: bytes, ring: bytes, alive: Sequence[int]) -> bytes:
+    """What a client signs of a list of survivors: also of which sum, and on which ring."""
+    return digest(b"survivors", sum, ring, *(client.to_bytes(4, "big") for client in alive))
 
 
-def signed_by_server(message: Join | Draw | Setup) -> bytes:
+def signed_by_server(message: Join | Setup | Sum) -> bytes:
     """What the server signs of a message that begins something: all of it."""
     return digest(b"server", pack(message._replace(signature=b"")))
 
@@ -70,3 +73,8 @@ def join_name(asked: Join) -> bytes:
 def signed_join(joined: Joined) -> bytes:
     """What a client signs that joins: all of it."""
     return digest(b"joined", pack(joined._replace(signature=b"")))
+
+
+def sum_name(asked: Sum) -> bytes:
+    """The name of a sum and of its round: masks and signatures are bound to it."""
+    return digest(b"sum", pack(asked._replace(signature=b"")))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the clients of a round draw the order of their ring, so that no server can choose it.
 
-All commit to a number before any is told. A committee, which follows from the round with all its
-commitments, then makes the ring: the digest of its numbers, of which a few may be missing. Who sees
-the numbers can only leave some of them out, `TRIES` ways in all; see docs/security.md.
+All commit to a number when they join, before any is told. A committee, which follows from the round
+with all its commitments, then makes the ring: the digest of its numbers, of which a few may be
+missing. Who sees the numbers can only leave some of them out, `TRIES` ways in all; see
+docs/security.md.
 """
 
 import math
@@ -19,7 +20,7 @@ TRIES = sum(math.comb(MEMBERS, missing) for missing in range(MISSING + 1))
 
 
 def draw_name(run: bytes, number: int) -> bytes:
-    """What a commitment is bound to: there is no setup yet."""
+    """What a commitment is bound to: there is no set-up yet."""
     return digest(b"draw", run, number.to_bytes(8, "big"))
 
 

@@ -14,7 +14,7 @@ import msgpack
 
 from agnosticfl.secagg.primitives import KEY, NONCE, SEED, SIGNATURE, TAG
 
-VERSION = 3
+VERSION = 4
 BOX = NONCE + 2 * SEED + TAG  # two shares in a box
 MOST_CLIENTS = 2**20
 MOST_NUMBERS = 2**30  # of a vector
@@ -31,53 +31,33 @@ class Refused(Exception):
 
 
 class Join(NamedTuple):
-    """Server to clients: asks who takes part, and tells them what it believes to be agreed on."""
+    """Server to clients: asks who takes part in a round, and says what it believes is agreed on."""
 
     run: bytes
-    token: bytes  # of this question, which no other has
+    number: int  # of the round: milliseconds since 1970; never used twice
     agreed: bytes  # digest of the agreement
     terms: Sequence[tuple[str, str]]  # what all must have the same, by name
     signature: bytes  # of the server
 
 
 class Joined(NamedTuple):
-    """Client to server: it takes part, by this key of the roster."""
+    """Client to all: it takes part, by this key of the roster."""
 
     round: bytes  # digest of the `Join`
     sender: int
+    commitment: bytes  # to the number that it will add to the draw of a ring
     signature: bytes
 
 
-class Draw(NamedTuple):
-    """Server to clients, first where they stand on a ring: asks for a part in its order."""
+class Setup(NamedTuple):
+    """Server to clients: who is in the round. Its digest names the round from here on."""
 
     run: bytes
     number: int  # of the round
-    signature: bytes  # of the server
-
-
-class Drawn(NamedTuple):
-    """Client to all: a commitment to the number that it will add to the draw."""
-
-    round: bytes  # digest of the `Draw`
-    sender: int
-    commitment: bytes
-
-
-class Setup(NamedTuple):
-    """Server to clients: what the round is. Its digest names the round from here on."""
-
-    run: bytes
-    number: int  # of the round: milliseconds since 1970; never used twice
-    t: int  # round of the algorithm, of which a client opens one sum only
     agreed: bytes  # digest of the agreement
     cohort: Sequence[int]  # places in the roster
     neighbours: int  # k
     threshold: int  # t
-    length: int  # numbers of the vector
-    short: int = 0  # so many of them, the first, are modulo 2^bits (see `rings`)
-    bits: int = 32
-    sent: bytes = b""  # digest of what all clients are given to work on
     draws: Mapping[int, bytes] = {}  # on a ring: all clients' commitments
     signature: bytes = b""  # of the server, under the digest of all the rest
 
@@ -110,17 +90,30 @@ class Shares(NamedTuple):
     boxes: Mapping[int, bytes]  # by receiver
 
 
+class Sum(NamedTuple):
+    """Server to clients: what is to be summed. Its digest names the sum, and what is said of it."""
+
+    round: bytes  # in which it is opened: a round opens one
+    t: int  # round of the algorithm, of which a client opens one sum only
+    length: int  # numbers of the vector
+    short: int = 0  # so many of them, the first, are modulo 2^bits (see `rings`)
+    bits: int = 32
+    sent: bytes = b""  # digest of what all clients are given to work on
+    signature: bytes = b""  # of the server
+
+
 class Boxes(NamedTuple):
-    """Server to client: the boxes that its neighbours made for it."""
+    """Server to client: the boxes that its neighbours made for it, and what is asked of it."""
 
     round: bytes
     boxes: Mapping[int, bytes]  # by sender
+    sum: bytes  # the `Sum`
 
 
 class Masked(NamedTuple):
     """Client to server: its vector, masked."""
 
-    round: bytes
+    sum: bytes  # its name
     sender: int
     vector: bytes  # as `rings` writes it
 
@@ -128,7 +121,7 @@ class Masked(NamedTuple):
 class Complaint(NamedTuple):
     """Client to server, instead of its vector: whose boxes do not open. It leaves the round."""
 
-    round: bytes
+    sum: bytes
     sender: int
     accused: Sequence[int]
 
@@ -136,14 +129,14 @@ class Complaint(NamedTuple):
 class Survivors(NamedTuple):
     """Server to clients: whose masked vectors it has."""
 
-    round: bytes
+    sum: bytes
     alive: Sequence[int]
 
 
 class Confirmed(NamedTuple):
     """Client to its neighbours: the list of survivors that it was shown, signed."""
 
-    round: bytes
+    sum: bytes
     sender: int
     signature: bytes
 
@@ -151,7 +144,7 @@ class Confirmed(NamedTuple):
 class Unmask(NamedTuple):
     """Server to client: of which neighbours it wants which share."""
 
-    round: bytes
+    sum: bytes
     alive: Sequence[int]  # the seed of the own mask
     dead: Sequence[int]  # the seed of the key of the pairs' masks
     signatures: Mapping[int, bytes]  # under the list of survivors, by client
@@ -166,7 +159,7 @@ class Over(NamedTuple):
 class Revealed(NamedTuple):
     """Client to server: the seed of its own mask, and the shares that were asked for."""
 
-    round: bytes
+    sum: bytes
     sender: int
     own_seed: bytes
     alive: Mapping[int, bytes]
@@ -319,30 +312,23 @@ class Form(NamedTuple):
 
 
 _client = _number(0, MOST_CLIENTS - 1)
-_round = _digest = _exactly(KEY)
+_round = _sum = _digest = _exactly(KEY)
 _run = _bytes(1, 64)
 _counter = _number(1, 2**63 - 1)
 _signature = _exactly(SIGNATURE)
 
 FORMS: dict[str, Form] = {
-    "Join": Form((_run, _bytes(16, 64), _digest, _list_of(_term), _signature)),
-    "Joined": Form((_round, _client, _signature)),
-    "Draw": Form((_run, _counter, _signature)),
-    "Drawn": Form((_round, _client, _digest)),
+    "Join": Form((_run, _counter, _digest, _list_of(_term), _signature)),
+    "Joined": Form((_round, _client, _digest, _signature)),
     "Over": Form((_counter,)),
     "Setup": Form(
         (
             _run,
             _counter,
-            _counter,
             _digest,
             _places,
             _number(1, MOST_CLIENTS),
             _number(1, MOST_CLIENTS),
-            _number(1, MOST_NUMBERS),
-            _number(0, MOST_NUMBERS),
-            _number(1, 32),
-            _bytes(0, KEY),
             _by_client(_digest),
             _signature,
         ),
@@ -351,15 +337,26 @@ FORMS: dict[str, Form] = {
     "Keys": Form((_round, _client, _digest, _digest, _digest, _bytes(0, KEY), _signature)),
     "Peers": Form((_round, _list_of(_bytes(0, 300)), _list_of(_bytes(0, 300))), per_client=610),
     "Shares": Form((_round, _client, _by_client(_exactly(BOX))), per_client=BOX + 10),
-    "Boxes": Form((_round, _by_client(_exactly(BOX))), per_client=BOX + 10),
-    "Masked": Form((_round, _client, _bytes(1, 4 * MOST_NUMBERS))),
-    "Complaint": Form((_round, _client, _places), per_client=5),
-    "Survivors": Form((_round, _places), per_client=5),
-    "Confirmed": Form((_round, _client, _signature)),
-    "Unmask": Form((_round, _places, _places, _by_client(_signature)), per_client=90),
-    "Revealed": Form(
+    "Boxes": Form((_round, _by_client(_exactly(BOX)), _bytes(0, 300)), per_client=BOX + 10),
+    "Sum": Form(
         (
             _round,
+            _counter,
+            _number(1, MOST_NUMBERS),
+            _number(0, MOST_NUMBERS),
+            _number(1, 32),
+            _bytes(0, KEY),
+            _signature,
+        )
+    ),
+    "Masked": Form((_sum, _client, _bytes(1, 4 * MOST_NUMBERS))),
+    "Complaint": Form((_sum, _client, _places), per_client=5),
+    "Survivors": Form((_sum, _places), per_client=5),
+    "Confirmed": Form((_sum, _client, _signature)),
+    "Unmask": Form((_sum, _places, _places, _by_client(_signature)), per_client=90),
+    "Revealed": Form(
+        (
+            _sum,
             _client,
             _exactly(SEED),
             _by_client(_exactly(SEED)),

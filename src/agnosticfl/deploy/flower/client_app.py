@@ -22,6 +22,7 @@ from agnosticfl.deploy.flower.records import (
 )
 from agnosticfl.deploy.node import consent, eligibility
 from agnosticfl.deploy.node.contribute import Call, Contribute, answer, jax_client
+from agnosticfl.deploy.node.kept import Kept
 from agnosticfl.deploy.schema import check_schema, schema_of
 from agnosticfl.deploy.task import (
     FILE,
@@ -45,27 +46,43 @@ LOG = logging.getLogger("flwr")
 
 def client_app(
     folder: Path | str,
-    contribute: Contribute = jax_client,
+    contribute: Contribute | None = None,
     policy: eligibility.Policy | None = None,
     model: "Model | None" = None,
 ) -> ClientApp:
     """The ClientApp of the federation whose `task.json` is in `folder`.
 
+    Task, examples, roster and keys are read once, and again when their files have changed.
+
     Args:
-      contribute: how the client answers; `torch_client(…)` gives one for PyTorch.
+      contribute: how the client answers; by default by `jax_client()`, and `torch_client(…)` gives
+        one for PyTorch.
       policy: whether the client joins a round; by default as its node was started
         (`agnosticfl deploy client --when …`).
       model: what the client evaluates, if it is not one that the task can name (`torch_model(…)`
         gives one for PyTorch).
     """
-    app = ClientApp()
+    app, place, compute = ClientApp(), Path(folder), contribute or jax_client()
+    tasks, holdings, places = Kept[FederatedTask](), Kept[NodeData](), Kept[Any]()
+
+    def agreed() -> FederatedTask:
+        return tasks.get(FILE, [place / FILE], lambda: read_task(place))
+
+    def own_data(context: Context) -> NodeData:
+        task, files = agreed(), _files(context, "data")
+        return holdings.get(
+            _name(context), [place / FILE, *files], lambda: node_data(task, context)
+        )
+
+    def declines(context: Context, examples: int) -> str | None:
+        reason = (policy or node_policy(context))(examples)
+        if reason is not None:
+            LOG.info("not joining: %s", reason)
+        return reason
 
     def declined(context: Context, examples: int) -> RecordDict | None:
-        reason = (policy or node_policy(context))(examples)
-        if reason is None:
-            return None
-        LOG.info("not joining: %s", reason)
-        return RecordDict({DECLINED: ConfigRecord()})
+        joins = declines(context, examples) is None
+        return None if joins else RecordDict({DECLINED: ConfigRecord()})
 
     def vector(message: Message, task: FederatedTask, own: NodeData) -> dict[str, np.ndarray]:
         t: Any = message.content.config_records[ROUND]["round"]
@@ -83,38 +100,40 @@ def client_app(
             params=below(arrays, "params."),
             alpha=arrays["alpha"],
         )
-        return answer(call, contribute(call), below(arrays, "channel_state."))
+        return answer(call, compute(call), below(arrays, "channel_state."))
 
     def train(message: Message, context: Context) -> RecordDict:
         if SECURE in message.content:
             return step(message, context)
-        task = read_task(Path(folder))
         if "roster" in context.node_config:
             raise Refused("this node takes part in secure rounds only")
-        own = node_data(task, context)
+        own = own_data(context)
         return declined(context, own.data.num_examples) or RecordDict(
-            {SUM: to_record(vector(message, task, own))}
+            {SUM: to_record(vector(message, agreed(), own))}
         )
 
     def join(message: Message, context: Context) -> RecordDict:
-        task = read_task(Path(folder))
         follow_roster(context)
-        declines = declined(context, node_data(task, context).data.num_examples)
+        declines = declined(context, own_data(context).data.num_examples)
         return declines or step(message, context)
 
     def step(message: Message, context: Context) -> RecordDict:
         from agnosticfl.deploy.flower.secure_answers import own_member, secure_answer
         from agnosticfl.deploy.node.examples import held_domains
 
-        task = read_task(Path(folder))
+        task, files = agreed(), _files(context, "roster", "signing-key")
         kind = sum_kind(message)
-        own = own_member(task, context.node_config, kind=kind)
+        own = places.get(
+            (kind, *_name(context)),
+            [place / FILE, *files],
+            lambda: own_member(task, context.node_config, kind=kind),
+        )
 
         def work(cohort: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
             room = most_clients(task.config)
             if cohort > room:
                 raise Refused(f"a sum of {cohort} clients; its numbers have room for {room}")
-            data = node_data(task, context)
+            data = own_data(context)
             for part in (data.data, *data.kept.values()):
                 consent.check_stated(held_domains(part), own.agreement.holdings[own.place])
             if kind != TRAINING:  # sums of each domain by itself: none has more weight than others
@@ -124,7 +143,11 @@ def client_app(
             weighty = consent.weighty(alpha, task.domains, least)
             return vector(message, task, data), weighty
 
-        return secure_answer(own, Path(str(context.node_config["memory"])), message, work)
+        def declines_next() -> str | None:
+            return declines(context, own_data(context).data.num_examples)
+
+        memory = Path(str(context.node_config["memory"]))
+        return secure_answer(own, memory, message, work, declines_next)
 
     app.train()(discreet(train))
     app.query("join")(discreet(join))
@@ -153,6 +176,16 @@ def discreet(
             return Message(Error(code=0, reason="its own log says why"), reply_to=message)
 
     return handle
+
+
+def _name(context: Context) -> tuple[Any, ...]:
+    """What tells a node from others that the same app works for."""
+    return context.node_id, *sorted(context.node_config.items())
+
+
+def _files(context: Context, *names: str) -> list[Path]:
+    """The files that a node was started with, of those names."""
+    return [Path(str(context.node_config[n])) for n in names if n in context.node_config]
 
 
 def follow_roster(context: Context) -> None:
@@ -228,7 +261,8 @@ def node_data(task: FederatedTask, context: Context) -> NodeData:
         parts = {"train": dealt_to(data.train, number, nodes)}
         if task.config.evaluation_by == "clients" and task.config.evaluation_share == 0:
             given = {"heldout": data.heldout, "test": data.test}
-            parts |= {n: dealt_to(part, number, nodes) for n, part in given.items() if part}
+            held = {name: part for name, part in given.items() if part is not None}
+            parts |= {name: dealt_to(part, number, nodes) for name, part in held.items()}
     if task.config.evaluation_by == "server":
         return NodeData(parts["train"], number, seed)
     from agnosticfl.runs.judging import own_parts  # here: who only trains may have no JAX

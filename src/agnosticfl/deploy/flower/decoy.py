@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flower's SuperNode with a server that sends code: a decoy, to see whether it is run.
+"""A client with a server that sends code: a decoy, to see whether it is run.
 
-    python -m agnosticfl.deploy.flower.decoy FOLDER flower-supernode OPTIONS
+    python -m agnosticfl.deploy.flower.decoy FOLDER COMMAND
 
-All is Flower's own, the programs that it starts too, but for the connection to the server. Two
-messages come from there, with a bundle whose app leaves a mark in FOLDER when it is loaded: one for
-a client app, one for what Flower calls an agent app.
+COMMAND is a client's: `flower-supernode OPTIONS`, or a warm process. All is as usual, Flower's own
+programs too, but for the connection to the server. Two messages come from there, with a bundle
+whose app leaves a mark in FOLDER when it is loaded: one for a client app, one for what Flower calls
+an agent app. Answers leave marks, too.
 """
 
 import contextlib
@@ -21,9 +22,11 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from agnosticfl.deploy.app import PACKAGE, PYPROJECT
+from agnosticfl.deploy.flower import warm
+from agnosticfl.deploy.flower.pinned import SUPERNODE
 from agnosticfl.deploy.task import FILE
 
-OWN, DECOY = "own-app-was-loaded", "decoy-was-loaded"  # marks
+OWN, DECOY, ANSWER = "own-app-was-loaded", "decoy-was-loaded", "answer-to-{}"  # marks
 
 APP = """\
 from pathlib import Path
@@ -95,10 +98,14 @@ def connection(place: Path) -> Generator[tuple[Any, ...]]:
         run.series_id = number
         return run
 
+    def send(reply: Message, *_: Any) -> tuple[set[str], str]:
+        (place / ANSWER.format(reply.metadata.run_id)).touch()
+        return set(), ""
+
     yield (
         NODE,
         receive,
-        lambda *_: (set[str](), ""),  # send
+        send,
         get_run,
         lambda *_: fab,
         lambda _, name: asked[name],  # pull an object
@@ -108,7 +115,7 @@ def connection(place: Path) -> Generator[tuple[Any, ...]]:
 
 
 def main(place: Path, command: list[str]) -> None:
-    """Flower's own `flower-supernode`, connected to the decoy."""
+    """The client that `command` starts, connected to the decoy."""
     node: Any = importlib.import_module("flwr.supernode.start_client_internal")
     program: Any = importlib.import_module("flwr.supernode.cli.flower_supernode")
     assert callable(node._init_connection)
@@ -116,7 +123,10 @@ def main(place: Path, command: list[str]) -> None:
     os.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.05"
     sys.argv = command
     try:
-        program.flower_supernode()
+        if command[0] == SUPERNODE:
+            program.flower_supernode()
+        else:
+            warm.main(command[-1])
     except Exception:
         traceback.print_exc()
         os._exit(1)  # a thread of Flower's would go on

@@ -24,7 +24,8 @@ T = TypeVar("T")
 
 LOG = logging.getLogger("flwr")  # Flower's own, so that `flwr log` shows these lines too
 
-POLL = 0.5  # seconds between two looks for replies
+SHORTEST, LONGEST = 0.05, 1.0  # seconds between two looks for replies, or for clients
+SHARE = 0.2  # of the time waited so far: what waiting may add
 
 
 class RoundPolicy(NamedTuple):
@@ -51,6 +52,11 @@ def enough_vectors(policy: RoundPolicy, cohort: int, dropout: float) -> int:
     died: no more of them than the neighbours were planned for.
     """
     return max(policy.clients, waited_for(cohort, dropout))
+
+
+def pause(waited: float) -> float:
+    """Seconds until the next look: soon after something came, seldom when nothing does."""
+    return min(max(SHARE * waited, SHORTEST), LONGEST)
 
 
 class NoProgress(RuntimeError):
@@ -93,11 +99,12 @@ def select(
     grid: Grid, policy: RoundPolicy, seed: int, attempt: Attempt, without: Collection[int] = ()
 ) -> list[int]:
     """The clients that are asked, drawn among those connected now, without some."""
-    until = time.monotonic() + policy.wait
+    begun = time.monotonic()
     while len(nodes := sorted(grid.get_node_ids())) < policy.clients:
-        if time.monotonic() > until:
+        waited = time.monotonic() - begun
+        if waited > policy.wait:
             break
-        time.sleep(POLL)
+        time.sleep(pause(waited))
     nodes = [node for node in nodes if node not in without]
     if len(nodes) < policy.minimum:
         raise Abandoned(f"{len(nodes)} clients are connected, and {policy.minimum} are needed")
@@ -138,6 +145,7 @@ def gather(
     *,
     seconds: float,
     enough: int | None = None,
+    counted: Collection[int] | None = None,
     refusal: Callable[[RecordDict], str | None] = lambda _: None,
 ) -> Gathered:
     """Sends messages and waits for their replies.
@@ -146,32 +154,38 @@ def gather(
     is never looked at: its message ends with this call, its token belongs to no other attempt.
 
     Args:
+      counted: the nodes whose replies count for `enough`; by default all.
       refusal: content of a reply -> why it cannot be right; None if it can.
     """
     kind = messages[0].metadata.message_type if messages else "nothing"
     sent = zip(grid.push_messages(messages), messages, strict=True)
     waiting = {number: message.metadata.dst_node_id for number, message in sent if number}
-    replies, refused = list[Message](), 0
-    until = time.monotonic() + seconds
-    while waiting and len(replies) != enough:
+    replies, refused, come = list[Message](), 0, 0
+    begun = last = time.monotonic()
+    while waiting and come != enough:
         for reply in grid.pull_messages(list(waiting)):
             node = waiting.pop(reply.metadata.reply_to_message_id, None)
             if node is None:
                 continue
-            if len(replies) == enough:
+            last = time.monotonic()
+            counts = counted is None or node in counted
+            if counts and come == enough:
                 LOG.info("round %d: %s: node %d is not needed", attempt.round, kind, node)
                 continue
             lost = _no_answer(reply, node)
             wrong = None if lost else _foreign(reply.content, attempt) or refusal(reply.content)
             if lost is None and wrong is None:
                 replies.append(reply)
+                come += counts
                 continue
             refused += wrong is not None
             reason = lost or f"is refused: {wrong}"
             LOG.warning("round %d: %s: node %d %s", attempt.round, kind, node, reason)
-        if time.monotonic() > until:
+        now = time.monotonic()
+        if now - begun > seconds:
             break
-        time.sleep(POLL)
+        if waiting and come != enough:
+            time.sleep(pause(now - last))
     if waiting:
         late = ", ".join(map(str, waiting.values()))
         LOG.warning("round %d: %s: no longer waited for: %s", attempt.round, kind, late)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node that runs its own copy of the federation's app, whatever code its server sends.
+"""A SuperNode that runs its own copy of the federation's app, whatever code its server sends.
 
 Flower sends the app from the server to its nodes, as a bundle. A client whose code comes from the
 server has no secrets from it, and no secure aggregation could change that. So each message to a
@@ -18,8 +18,8 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-LAUNCHER = "flwr-clientapp"
-NODE = ("flower-supernode", "flower-superexec")  # the programs that a node is made of
+LAUNCHER, SUPERNODE = "flwr-clientapp", "flower-supernode"
+NODE = (SUPERNODE, "flower-superexec")  # the programs that a node is made of
 REFUSAL = "is refused: a node runs its own app, and no other program of Flower's"
 
 

@@ -13,6 +13,7 @@ ARRAYS = "arrays"  # w, α and the state of the channel
 SUM = "sum"  # what a client adds to the sum: one vector, as `wire.pack` makes it
 DECLINED = "declined"  # instead of a contribution, from a client that does not join
 SECURE, REQUEST = "secure", "message"  # the bytes of a message of a secure round
+AHEAD = "ahead"  # beside it: those of a message of the next round, or why there is no answer to it
 
 
 def to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:

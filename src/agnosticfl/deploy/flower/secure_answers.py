@@ -19,7 +19,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from agnosticfl.deploy import wire
 from agnosticfl.deploy.agree import agreement_of, of_kind
-from agnosticfl.deploy.flower.records import ARRAYS, REQUEST, ROUND, SECURE, to_arrays
+from agnosticfl.deploy.flower.records import AHEAD, ARRAYS, REQUEST, ROUND, SECURE, to_arrays
 from agnosticfl.deploy.keys import read_signing_key
 from agnosticfl.deploy.node import consent
 from agnosticfl.deploy.roster import read_roster
@@ -28,7 +28,8 @@ from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.files import sync
 from agnosticfl.secagg import member as protocol
 from agnosticfl.secagg.agreement import Agreement, Member, member
-from agnosticfl.secagg.messages import Refused, Setup
+from agnosticfl.secagg.memory import IDLE, State, dump, load
+from agnosticfl.secagg.messages import Join, Refused, Sum, kind_of
 
 
 def own_member(
@@ -66,32 +67,58 @@ def secure_answer(
     memory: Path,
     message: Message,
     work: Callable[[int], tuple[Mapping[str, np.ndarray], Collection[str]]],
+    declines: Callable[[], str | None] = lambda: None,
 ) -> RecordDict:
     """The answer to one request of a secure round, or `Refused`.
+
+    With it the answer to a request of the next round, if there is one beside it: the two are kept
+    together, and no trouble with the next round is one of this.
 
     Args:
       memory: the file in which this client keeps what it must remember.
       work: number of clients in the round -> its contribution, packed, if it is asked for, and the
         domains with weight in it.
+      declines: why it does not join the next round; None if it does.
     """
     t: Any = message.content.config_records[ROUND]["round"]
 
-    def own_work(setup: Setup) -> protocol.Work:
-        if t != setup.t:
-            raise Refused(f"the work is for round {t}, and the sum for round {setup.t}")
-        packed, weighty = work(len(setup.cohort))
+    def own_work(asked: Sum, cohort: Sequence[int]) -> protocol.Work:
+        if t != asked.t:
+            raise Refused(f"the work is for round {t}, and the sum for round {asked.t}")
+        packed, weighty = work(len(cohort))
         check(set(packed) == {"int32"}, f"a secure sum is one of int32, and not of {set(packed)}")
         return protocol.Work(packed["int32"].view(np.uint32), weighty)
 
-    request: Any = message.content.config_records[SECURE][REQUEST]
-    check(isinstance(request, bytes), "the request of a secure round is not in bytes")
+    record = message.content.config_records[SECURE]
+    request = _request(record, REQUEST)
     given = message.content.array_records.get(ARRAYS)
     sent = wire.digest(t, to_arrays(given)) if given is not None else b""
     now = time.time_ns() // 10**6
     with _alone(memory):
         state, reply = protocol.answer(own, _remembered(memory), request, now, own_work, sent)
-        _remember(memory, protocol.dump(state))
-    return RecordDict({SECURE: ConfigRecord({REQUEST: reply})})
+        replies: dict[str, Any] = {REQUEST: reply}
+        if AHEAD in record:
+            state, replies[AHEAD] = _ahead(own, state, _request(record, AHEAD), now, declines)
+        _remember(memory, dump(state))
+    return RecordDict({SECURE: ConfigRecord(replies)})
+
+
+def _request(record: ConfigRecord, name: str) -> bytes:
+    request = record[name]
+    check(isinstance(request, bytes), "the request of a secure round is not in bytes")
+    return request  # type: ignore[return-value]
+
+
+def _ahead(
+    own: Member, state: State, request: bytes, now: int, declines: Callable[[], str | None]
+) -> tuple[State, bytes | str]:
+    """The answer to a request of the next round, or why there is none."""
+    try:
+        if kind_of(request) == Join.__name__ and declines() is not None:
+            return state, "it does not join"  # why is nobody's business
+        return protocol.answer(own, state, request, now)
+    except Refused as error:
+        return state, f"refused: {error}"
 
 
 @contextlib.contextmanager
@@ -102,12 +129,12 @@ def _alone(memory: Path) -> Generator[None]:
         yield
 
 
-def _remembered(memory: Path) -> protocol.State:
+def _remembered(memory: Path) -> State:
     """What is in the file; without it a client would answer twice, so none is made up for it."""
     if not memory.exists():
-        return protocol.IDLE
+        return IDLE
     try:
-        return protocol.load(memory.read_bytes())
+        return load(memory.read_bytes())
     except BadInput as error:
         raise BadInput(f"{memory}, which says what this client has answered, {error}") from None
 

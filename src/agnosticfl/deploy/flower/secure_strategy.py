@@ -5,21 +5,24 @@
     query.secure   keys; shares; survivors; unmasking
     train          the masked vector, with the work of the round before it
 
+The first three of these six exchanges prepare a round. While the sum of a round is opened, the next
+one is prepared with the same messages (`coming`), so that three exchanges are left of it; where
+that fails, or a round did, the next one begins with all six.
+
 Who is lost in any of these steps is left out of the sum, or taken out of it, as long as enough are
 left; if not, the attempt is abandoned and the round tried again, with new keys. A client helps to
 open one sum of a round only, so a sum is kept as soon as it is open, and a round that is lost while
 it is being opened is given up: the model stays as it was.
 """
 
-import functools
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import jax
 import numpy as np
-from flwr.app import ConfigRecord, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from agnosticfl.core import tree
@@ -28,6 +31,7 @@ from agnosticfl.core.federated import Splits
 from agnosticfl.core.model import Model
 from agnosticfl.deploy import blame, wire
 from agnosticfl.deploy.agree import of_kind
+from agnosticfl.deploy.flower.coming import STEP, Coming
 from agnosticfl.deploy.flower.federation import (
     LOG,
     Abandoned,
@@ -40,26 +44,25 @@ from agnosticfl.deploy.flower.federation import (
     select,
     stamp,
 )
-from agnosticfl.deploy.flower.records import ARRAYS, REQUEST, ROUND, SECURE, to_record
+from agnosticfl.deploy.flower.records import AHEAD, ARRAYS, REQUEST, ROUND, SECURE, to_record
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy, Way
-from agnosticfl.deploy.task import EVALUATION, most_clients
+from agnosticfl.deploy.task import EVALUATION, TRAINING, most_clients
 from agnosticfl.errors import check
 from agnosticfl.files import write_bytes
 from agnosticfl.runs.config import Config
-from agnosticfl.secagg.aggregator import Server, joined, question
+from agnosticfl.runs.questions import judged_after
 from agnosticfl.secagg.agreement import (
     Agreement,
     check_agreement,
     in_words,
-    num_holders,
+    num_with_domain,
     reckoned_dishonest,
 )
-from agnosticfl.secagg.messages import Join, Refused, pack
+from agnosticfl.secagg.messages import Refused
+from agnosticfl.secagg.opening import Opening
 from agnosticfl.secagg.primitives import KEY, Ed25519PrivateKey, digest, verify_key
 
-JOIN = f"{MessageType.QUERY}.join"
-STEP = f"{MessageType.QUERY}.secure"
-VECTORS = "masked vectors"  # the step of `Server` in which clients do their work
+VECTORS = "masked vectors"  # the stage of `Opening` in which clients do their work
 SURVIVORS = "survivors"  # and the one after it
 
 
@@ -93,6 +96,7 @@ class SecureStrategy(AgnosticStrategy):
         self._last = 0  # number of the last secure round
         self._cheats = blame.Blame()  # for the whole run
         self._losses = blame.Blame()  # since the last sum
+        self._next: Coming | None = None  # the next round, if it was prepared
         self._places: dict[int, int] = {}  # node -> place in the roster, of all that ever joined
         # Beside the run folder: if this process dies now, clients will not open this sum again.
         self._kept = folder.with_name(f"{folder.name}.sum")
@@ -109,6 +113,7 @@ class SecureStrategy(AgnosticStrategy):
         place.mkdir(exist_ok=True)
         # Reports are of one round after the other; what a model was judged by is asked for again.
         other._kept = place / (f"{kind}-{number}" if kind == EVALUATION else kind)
+        other._next = None
         return other
 
     def learn_from(self, other: Self) -> None:
@@ -137,70 +142,136 @@ class SecureStrategy(AgnosticStrategy):
         bits: int,
     ) -> np.ndarray:
         """The sum of one secure round."""
-        nodes = self._joined(grid, attempt)
+        coming = self._prepared(grid, attempt)
         sent = wire.digest(attempt.round, arrays)
-        # Never used twice, not even by a server that lost its memory.
-        self._last = max(self._last + 1, time.time_ns() // 10**6)
-        server = Server(
-            self.agreement,
-            self.key,
-            self._last,
-            list(nodes),
-            length,
-            short,
-            bits,
-            sent,
-            attempt.round,
-        )
+        opening = Opening(coming.prepared, attempt.round, length, short, bits, sent)  # type: ignore[arg-type]
+        following = self._following(grid, attempt)
         try:
-            while server.requests:
-                self._step(grid, server, nodes, arrays, attempt)
-            self._check_total(told, server)
+            while opening.requests:
+                self._step(grid, opening, coming.nodes, following, arrays, attempt)
+            self._check_total(told, opening)
         except (Refused, Abandoned) as error:
-            self._end(grid, server, nodes, attempt)
-            self._learn(server, nodes, attempt, well=False)
-            if not server.unmasked:
+            self._end(grid, coming, attempt)
+            self._end(grid, following, attempt)
+            self._learn(coming, opening, attempt)
+            if not opening.unmasked:
                 raise Abandoned(str(error)) from None
             # The sum was open, or nearly: no client would open another one of this round.
             LOG.warning("round %d is given up, the model stays: %s", attempt.round, error)
             total = np.zeros(length, "<u4")
         else:
-            self._learn(server, nodes, attempt, well=True)
-            LOG.info("round %d: secure sum of %d clients", attempt.round, len(server.survivors))
-            total: np.ndarray = server.total  # type: ignore[assignment]
+            self._learn(coming, opening, attempt, well=True)
+            LOG.info("round %d: secure sum of %d clients", attempt.round, len(opening.survivors))
+            total: np.ndarray = opening.total  # type: ignore[assignment]
+            self._next = following
         write_bytes(self._kept, self._name(attempt.round, sent) + total.tobytes())
         return total
 
-    def _check_total(self, told: Broadcast, server: Server) -> None:
+    def _prepared(self, grid: Grid, attempt: Attempt) -> Coming:
+        """A round that is ready for its sum: one that was prepared ahead, or another."""
+        ahead, self._next = self._next, None
+        if ahead is not None:
+            self._note_cheats(ahead.cheated, attempt)
+        if ahead is not None and ahead.prepared and not ahead.nodes.keys() & self._cheats.named:
+            return ahead
+        self._end(grid, ahead, attempt)
+        known = {node for node, place in self._places.items() if place in self._cheats.named}
+        asked = select(grid, self.policy, self.config.seed, attempt, known)
+        coming = self._coming(asked, attempt)
+        try:
+            while coming.requests:
+                self._ask(grid, coming, attempt)
+        except (Refused, Abandoned) as error:
+            self._end(grid, coming, attempt)
+            if coming.nodes:  # else nobody was in it
+                self._learn(coming, None, attempt)
+            raise Abandoned(str(error)) from None
+        self._note_cheats(coming.cheated, attempt)
+        return coming
+
+    def _following(self, grid: Grid, attempt: Attempt) -> Coming | None:
+        """The round after this one, to be prepared beside it."""
+        searching = self._cheats.failing or self._losses.failing
+        # A client in another sum forgets what was prepared before it.
+        alone = attempt.kind == TRAINING and not judged_after(self.config, attempt.round)
+        if attempt.round >= self.agreement.rounds or searching or not alone:
+            return None
+        after = Attempt(attempt.round + 1, 1, attempt.token)
+        known = {node for node, place in self._places.items() if place in self._cheats.named}
+        try:
+            asked = select(grid, self.policy._replace(wait=0), self.config.seed, after, known)
+        except Abandoned:
+            return None
+        return self._coming(asked, after)
+
+    def _coming(self, asked: Collection[int], attempt: Attempt) -> Coming:
+        # A number is never used twice, not even by a server that lost its memory.
+        self._last = max(self._last + 1, time.time_ns() // 10**6)
+
+        def admit(nodes: dict[int, int]) -> dict[int, int]:
+            return self._admitted(nodes, attempt)
+
+        return Coming(self.agreement, self.key, self._last, asked, admit)
+
+    def _admitted(self, nodes: dict[int, int], attempt: Attempt) -> dict[int, int]:
+        """Of those who join, all but who is left out for what happened before."""
+        needed = max(self.policy.minimum, self.agreement.fewest)
+        self._places |= {node: place for place, node in nodes.items()}
+        for known in (self._cheats, self._losses):
+            seed = (self.config.seed, attempt.round, attempt.number)
+            choice = blame.left_out(known, nodes, needed, seed)
+            if choice.why:
+                LOG.warning("round %d: %s", attempt.round, choice.why)
+            nodes = {place: node for place, node in nodes.items() if place not in choice.out}
+        if len(nodes) < needed:
+            raise Refused(f"{len(nodes)} clients join, and {needed} are needed")
+        return nodes
+
+    def _check_total(self, told: Broadcast, opening: Opening) -> None:
         """Refuses a sum that so many clients with these domains cannot have."""
-        total = wire.unpack({"int32": server.total.view(np.int32)}, self.message)  # type: ignore[union-attr]
-        alive = server.survivors
-        held = [num_holders(self.agreement, name, alive) for name in self.data.train.domains]
+        total = wire.unpack({"int32": opening.total.view(np.int32)}, self.message)  # type: ignore[union-attr]
+        alive = opening.survivors
+        held = [num_with_domain(self.agreement, name, alive) for name in self.data.train.domains]
         why = self.implausible(told, total, len(alive), held)
         if why is not None:
             raise Refused(f"the sum cannot be right: {why}")
 
-    def _learn(self, server: Server, nodes: Collection[int], attempt: Attempt, well: bool) -> None:
+    def _learn(
+        self, coming: Coming, opening: Opening | None, attempt: Attempt, well: bool = False
+    ) -> None:
         """Remembers what a round says of its clients, whether it ended well or failed.
 
         Cheating counts for the whole run. A client that is only lost is left out of the next
         attempt, and is welcome again after the next sum.
         """
-        known = self._cheats
-        for place, why in server.cheated.items():
-            known = blame.shown(known, place, why)
-        pairs, liars = server.contradictions, reckoned_dishonest(self.agreement, len(nodes))
-        if well:
-            known = blame.succeeded(blame.contradicted(known, pairs, liars), server.survivors)
+        cheated = {**coming.cheated, **(opening.cheated if opening else {})}
+        self._note_cheats(cheated, attempt)
+        known, nodes = self._cheats, coming.nodes
+        pairs = opening.contradictions if opening else set[blame.Pair]()
+        liars = reckoned_dishonest(self.agreement, len(nodes))
+        if opening and well:
+            known = blame.succeeded(blame.contradicted(known, pairs, liars), opening.survivors)
             self._losses = blame.Blame()
         elif pairs:
             known = blame.failed(known, nodes, pairs, liars)
-        elif server.total is not None:  # somebody's numbers were wrong, and nobody can see whose
-            known = blame.failed(known, server.survivors)
-        elif server.doubtful:
-            known = blame.failed(known, server.doubtful)
-        elif not server.cheated:
-            self._losses = blame.failed(self._losses, server.dropped or nodes)
+        elif opening and opening.total is not None:
+            # Somebody's numbers were wrong, and nobody can see whose.
+            known = blame.failed(known, opening.survivors)
+        elif opening and opening.doubtful:
+            known = blame.failed(known, opening.doubtful)
+        elif not cheated:
+            dropped = {**coming.dropped, **(opening.dropped if opening else {})}
+            self._losses = blame.failed(self._losses, dropped or nodes)
+        self._name_cheats(known, attempt)
+
+    def _note_cheats(self, cheated: Mapping[int, str], attempt: Attempt) -> None:
+        known = self._cheats
+        for place, why in cheated.items():
+            known = blame.shown(known, place, why)
+        self._name_cheats(known, attempt)
+
+    def _name_cheats(self, known: blame.Blame, attempt: Attempt) -> None:
+        """Takes over what is known now, and says who is new among those who are left out."""
         for place in sorted(known.named.keys() - self._cheats.named.keys()):
             why = known.named[place]
             LOG.warning(
@@ -217,101 +288,118 @@ class SecureStrategy(AgnosticStrategy):
     def _name(self, t: int, sent: bytes) -> bytes:
         return digest(b"sum", self.agreement.run, t.to_bytes(8, "big"), sent)
 
-    def _end(self, grid: Grid, server: Server, nodes: dict[int, int], attempt: Attempt) -> None:
-        """Tells the clients of a round that is abandoned to forget its secrets."""
-        content = RecordDict({ROUND: stamp(attempt), SECURE: ConfigRecord({REQUEST: server.over})})
-        messages = [request(node, STEP, content, self.policy.step) for node in nodes.values()]
+    def _end(self, grid: Grid, coming: Coming | None, attempt: Attempt) -> None:
+        """Tells the clients of a round that is given up to forget its secrets."""
+        if coming is None:
+            return
+        content = RecordDict({ROUND: stamp(attempt), SECURE: ConfigRecord({REQUEST: coming.over})})
+        nodes = coming.nodes.values()
+        messages = [request(node, STEP, content, self.policy.step) for node in nodes]
         gather(grid, messages, attempt, seconds=self.policy.step)
 
-    def _joined(self, grid: Grid, attempt: Attempt) -> dict[int, int]:
-        """Place in the roster -> node, of those who want to take part."""
-        known = {node for node, place in self._places.items() if place in self._cheats.named}
-        chosen = select(grid, self.policy, self.config.seed, attempt, known)
-        asked = question(self.agreement, self.key, bytes.fromhex(attempt.token))
-        content = RecordDict({ROUND: stamp(attempt), SECURE: ConfigRecord({REQUEST: pack(asked)})})
-        messages = [request(node, JOIN, content, self.policy.step) for node in chosen]
-        nodes: dict[int, int] = {}
-        gathered = gather(
-            grid,
-            messages,
-            attempt,
-            seconds=self.policy.step,
-            refusal=functools.partial(self._stranger, asked),
-        )
+    def _ask(self, grid: Grid, coming: Coming, attempt: Attempt) -> None:
+        """One exchange of a round that is being prepared, on its own."""
+        messages = self._messages(coming, coming.requests, attempt)
+        stage, asked = coming.stage, len(messages)
+        gathered = gather(grid, messages, attempt, seconds=self.policy.step, refusal=_no_answer)
+        before = set(coming.dropped)
         for reply in gathered.replies:
-            node = reply.metadata.src_node_id
-            place = joined(self.agreement, asked, _bytes(reply.content))
-            if nodes.setdefault(place, node) != node:
-                LOG.warning("node %d says that it is client %d, as another does", node, place)
-        needed = max(self.policy.minimum, self.agreement.fewest)
-        self._places |= {node: place for place, node in nodes.items()}
-        for known in (self._cheats, self._losses):
-            seed = (self.config.seed, attempt.round, attempt.number)
-            choice = blame.left_out(known, nodes, needed, seed)
-            if choice.why:
-                LOG.warning("round %d: %s", attempt.round, choice.why)
-            nodes = {place: node for place, node in nodes.items() if place not in choice.out}
-        if len(nodes) < needed:
-            raise Abandoned(f"{len(nodes)} clients join, and {needed} are needed")
-        return nodes
+            coming.receive(reply.metadata.src_node_id, _bytes(reply.content))
+        coming.advance()
+        _say_dropped(coming.dropped, before, attempt)
+        LOG.info("round %d: %s: %d of %d", attempt.round, stage, len(gathered.replies), asked)
 
-    def _stranger(self, asked: Join, content: RecordDict) -> str | None:
-        try:
-            if (no_answer := _no_answer(content)) is None:
-                joined(self.agreement, asked, _bytes(content))
-        except Refused as error:
-            return str(error)
-        return no_answer
+    def _messages(
+        self, coming: Coming, requests: Mapping[int, bytes], attempt: Attempt
+    ) -> list[Message]:
+        return [
+            request(
+                node,
+                coming.kind,
+                RecordDict({ROUND: stamp(attempt), SECURE: ConfigRecord({REQUEST: content})}),
+                self.policy.step,
+            )
+            for node, content in requests.items()
+        ]
 
     def _step(
         self,
         grid: Grid,
-        server: Server,
+        opening: Opening,
         nodes: dict[int, int],
+        following: Coming | None,
         arrays: dict[str, np.ndarray],
         attempt: Attempt,
     ) -> None:
-        """One exchange of the protocol."""
-        work = server.stage == VECTORS
+        """One exchange of a sum, with one of the round that is prepared beside it."""
+        work = opening.stage == VECTORS
         seconds = self.policy.deadline if work else self.policy.step
         common = RecordDict({ROUND: stamp(attempt)})
         if work:
             common[ARRAYS] = to_record(arrays)
+        ahead = dict(following.requests) if following else {}
+
+        def secure(node: int, content: bytes) -> ConfigRecord:
+            beside = {AHEAD: ahead.pop(node)} if node in ahead else {}
+            return ConfigRecord({REQUEST: content, **beside})
+
         messages = [
             request(
                 nodes[place],
                 MessageType.TRAIN if work else STEP,
-                RecordDict({**common, SECURE: ConfigRecord({REQUEST: content})}),
+                RecordDict({**common, SECURE: secure(nodes[place], content)}),
                 seconds,
             )
-            for place, content in server.requests.items()
+            for place, content in opening.requests.items()
         ]
+        place_of = {nodes[place]: place for place in opening.requests}
+        if following:
+            messages += self._messages(following, ahead, attempt)
+        room = enough_vectors(self.policy, len(nodes), self.agreement.dropout)
         gathered = gather(
             grid,
             messages,
             attempt,
             seconds=seconds,
-            enough=enough_vectors(self.policy, len(nodes), self.agreement.dropout)
-            if work
-            else None,
+            enough=room if work else None,
+            counted=place_of,
             refusal=_no_answer,
         )
-        place_of = {node: place for place, node in nodes.items()}
-        dropped = set(server.dropped)
+        before, stage, asked = set(opening.dropped), opening.stage, len(place_of)
         for reply in gathered.replies:
-            server.receive(place_of[reply.metadata.src_node_id], _bytes(reply.content))
-        stage = server.stage
-        server.advance()
-        for place in sorted(set(server.dropped) - dropped):
-            why = server.dropped[place]
-            LOG.warning("round %d: client %d is dropped: %s", attempt.round, place, why)
-        LOG.info(
-            "round %d: %s: %d of %d", attempt.round, stage, len(gathered.replies), len(messages)
-        )
-        if server.stage == SURVIVORS and len(server.survivors) < self.policy.minimum:
+            node, content = reply.metadata.src_node_id, _bytes(reply.content)
+            if node in place_of:
+                opening.receive(place_of[node], content)
+                content = reply.content.config_records[SECURE].get(AHEAD)
+            if following and isinstance(content, bytes):
+                following.receive(node, content)
+            elif isinstance(content, str):
+                LOG.info(
+                    "round %d: node %d is not in the next one: %s", attempt.round, node, content
+                )
+        opening.advance()
+        _say_dropped(opening.dropped, before, attempt)
+        came = sum(reply.metadata.src_node_id in place_of for reply in gathered.replies)
+        LOG.info("round %d: %s: %d of %d", attempt.round, stage, came, asked)
+        if following and following.requests:
+            _advance(following, attempt)
+        if opening.stage == SURVIVORS and len(opening.survivors) < self.policy.minimum:
             raise Abandoned(
-                f"{len(server.survivors)} reports came, and {self.policy.minimum} are needed"
+                f"{len(opening.survivors)} reports came, and {self.policy.minimum} are needed"
             )
+
+
+def _advance(following: Coming, attempt: Attempt) -> None:
+    """What is prepared ahead is a help, and no reason to give the round up."""
+    try:
+        following.advance()
+    except Refused as error:
+        LOG.info("round %d: the next one is not prepared: %s", attempt.round, error)
+
+
+def _say_dropped(dropped: Mapping[int, str], before: Collection[int], attempt: Attempt) -> None:
+    for place in sorted(set(dropped) - set(before)):
+        LOG.warning("round %d: client %d is dropped: %s", attempt.round, place, dropped[place])
 
 
 def _bytes(content: RecordDict) -> bytes:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 TABLE = Path("/proc/net/tcp")
 
@@ -27,15 +28,30 @@ class OwnUser:
 
     def __init__(self, app: Any, table: Path = TABLE):
         self.app, self.table = app, table
+        self.known = WeakSet[Any]()  # connections of this user
 
     async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Send) -> None:
-        known = scope["type"] == "lifespan" or not self.table.exists() or self.own(scope)
-        if known:
+        if scope["type"] == "lifespan" or not self.table.exists() or self.admitted(scope, receive):
             await self.app(scope, receive, send)
             return
         headers = [(b"content-length", b"0"), (b"connection", b"close")]
         await send({"type": "http.response.start", "status": 404, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
+
+    def admitted(self, scope: Mapping[str, Any], receive: Any) -> bool:
+        """Whether this user has the connection, by the table once: that takes milliseconds.
+
+        Uvicorn's `receive` belongs to an object that knows the flow control of its connection, of
+        which there is one for as long as that lasts, and so long it has one owner. Where there is
+        none, the table is read for each request.
+        """
+        connection = getattr(getattr(receive, "__self__", None), "flow", None)
+        if connection is not None and connection in self.known:
+            return True
+        own = self.own(scope)
+        if own and connection is not None:
+            self.known.add(connection)
+        return own
 
     def own(self, scope: Mapping[str, Any]) -> bool:
         """Whether this user has the other end of the connection."""

@@ -29,8 +29,25 @@ class Call(NamedTuple):
 Contribute: TypeAlias = Callable[[Call], "ClientSum"]
 
 
-def jax_client(call: Call) -> "ClientSum":
-    """The client of this library: the engines' work, for a cohort of one."""
+def jax_client() -> Contribute:
+    """The client of this library: the engines' work, for a cohort of one.
+
+    What was compiled is kept, as long as the same is asked of the same examples.
+    """
+    kept: dict[tuple[int, int], tuple[FederatedData, Config, Contribute]] = {}
+
+    def contribute(call: Call) -> "ClientSum":
+        name = (call.client, call.seed)
+        before = kept.get(name)
+        if before is None or before[0] is not call.data or before[1] != call.config:
+            kept[name] = before = (call.data, call.config, _program(call))
+        return before[2](call)
+
+    return contribute
+
+
+def _program(call: Call) -> Contribute:
+    """What answers calls with the configuration and the examples of `call`."""
     import jax
     import jax.numpy as jnp
 
@@ -53,10 +70,16 @@ def jax_client(call: Call) -> "ClientSum":
         config.normalisation,
         local_steps=config.local_steps,
     )
-    engine = auto_engine(check_work(work), call.data, lambda _: np.array([call.client]), call.seed)
-    params = tree.from_named(call.params, jax.eval_shape(model.init, jax.random.key(0)))
+    number = np.array([call.client])
+    engine = auto_engine(check_work(work), call.data, lambda _: number, call.seed)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
     total = in_precision(engine.compile(engine.sum_over_clients), config.precision)
-    return total(Broadcast(params, jnp.asarray(call.alpha)), engine.cohort(call.round))
+
+    def contribute(call: Call) -> "ClientSum":
+        params = tree.from_named(call.params, shapes)
+        return total(Broadcast(params, jnp.asarray(call.alpha)), engine.cohort(call.round))
+
+    return contribute
 
 
 def answer(call: Call, sums: "ClientSum", state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -13,12 +13,15 @@ import time
 import tomllib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
+from agnosticfl.deploy.flower.pinned import SUPERNODE, write_launcher
 from agnosticfl.deploy.gate.settings import Settings, as_json
+from agnosticfl.deploy.node import settings as node
 
 CONNECTION = "federation"  # what Flower's configuration calls the one SuperLink it knows
 PATIENCE = 60.0  # seconds for a process to start or to stop
+WARM = "agnosticfl.deploy.flower.warm"  # a client's program
 LOOPBACK = "127.0.0.1"
 PRIVATE = 0o077  # what others may not do with any file that is written here
 
@@ -76,6 +79,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds until an app is started
         "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", str(home / "jax")),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
@@ -110,6 +114,31 @@ def gate_command(settings: Settings) -> list[str]:
     return [sys.executable, "-m", "agnosticfl.deploy.gate.serve", as_json(settings)]
 
 
+def client_command(
+    link: Link,
+    key: Path,
+    app: Path,
+    node_config: Mapping[str, str | int],
+    *,
+    supernode: bool = False,
+    longest: float = node.LONGEST,
+) -> list[str]:
+    """A client that knows the server by its certificate, is known by its key, and runs `app`.
+
+    It is one process that stays warm, or Flower's own `supernode`, whose launcher is then written.
+
+    Args:
+      longest: seconds between a warm client's looks for a message, when there was none for long.
+    """
+    if supernode:
+        write_launcher(link.home / "bin", app)
+        return supernode_command(link, key, free_port(), node_config)
+    settings = node.Settings(
+        link.address, str(link.authority), str(key), str(app), dict(node_config), longest
+    )
+    return [sys.executable, "-m", WARM, node.as_json(settings)]
+
+
 def supernode_command(
     link: Link, key: Path, port: int, node_config: Mapping[str, str | int]
 ) -> list[str]:
@@ -117,7 +146,7 @@ def supernode_command(
     # TOML strings, of which Flower makes values again.
     config = " ".join(f"{name}={json.dumps(value)}" for name, value in node_config.items())
     return [
-        "flower-supernode",
+        SUPERNODE,
         *("--superlink", link.address),
         *("--root-certificates", str(link.authority)),
         *("--auth-supernode-private-key", str(key)),
@@ -224,37 +253,3 @@ def configured(home: Path) -> Link:
     with (home / "config.toml").open("rb") as file:
         known = tomllib.load(file)["superlink"][CONNECTION]
     return Link(known["address"], Path(known["root-certificates"]), home)
-
-
-def flwr(link: Link, *words: str) -> dict[str, Any]:
-    """What one of Flower's commands answers."""
-    return answer_of(flwr_started(link, *words))
-
-
-def flwr_started(link: Link, *words: str) -> subprocess.Popen[str]:
-    """One of Flower's commands, begun."""
-    return subprocess.Popen(
-        ["flwr", *words, CONNECTION, "--format", "json"],
-        env=environment(link.home),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        text=True,
-    )
-
-
-def answer_of(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The answer of a command of Flower, or `Failed` with its reason."""
-    try:
-        output, errors = process.communicate(timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise Failed(f"flwr did not answer within {PATIENCE:.0f} s") from None
-    try:
-        answer: dict[str, Any] = json.loads(output[output.index("{") :])
-    except ValueError:
-        raise Failed(f"flwr failed: {' '.join((errors or output).split())[-300:]}") from None
-    if not answer.get("success"):
-        raise Failed(f"flwr failed: {answer.get('error-message', answer)}")
-    return answer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole federation on one machine: SuperLink, gate and SuperNodes on loopback, new keys."""
+"""A whole federation on one machine: SuperLink, gate and clients on loopback, new keys."""
 
 import tempfile
 from collections import Counter
@@ -10,7 +10,6 @@ from typing import Any
 from agnosticfl.deploy.app import write_app
 from agnosticfl.deploy.cards import read_card
 from agnosticfl.deploy.client_keys import make_client_keys
-from agnosticfl.deploy.flower.pinned import write_launcher
 from agnosticfl.deploy.gate.limits import MARGIN, Limits
 from agnosticfl.deploy.keys import (
     make_node_key,
@@ -36,11 +35,16 @@ def run_locally(
     out: Path,
     nodes: int,
     *,
+    supernode: bool = False,
     on_round: Callable[[Record], Any],
     should_stop: Callable[[], bool],
     say: Callable[[str], Any] = lambda _: None,
 ) -> bool:
-    """Plays the run of `task` in the folder `out`; False if it was stopped before its end."""
+    """Plays the run of `task` in the folder `out`; False if it was stopped before its end.
+
+    Args:
+      supernode: the clients are Flower's own SuperNodes, and not warm processes.
+    """
     children: list[Child] = []
     with tempfile.TemporaryDirectory(prefix="agnosticfl-") as name, processes.stopping(children):
         place = Path(name)
@@ -80,7 +84,7 @@ def run_locally(
                 config = {"partition-id": number, "num-partitions": nodes}
                 if secure:
                     config |= {**secure_node(clients, key, home), "alone": ",".join(alone)}
-                children.append(start_node(supervisor, home, key, config))
+                children.append(start_node(supervisor, home, key, config, supernode))
             return supervisor.serve(on_round=on_round, should_stop=should_stop)
 
 
@@ -112,12 +116,19 @@ def local_limits(task: FederatedTask, nodes: int) -> Limits:
 
 
 def start_node(
-    supervisor: Supervisor, home: Path, key: Path, config: Mapping[str, str | int]
+    supervisor: Supervisor,
+    home: Path,
+    key: Path,
+    config: Mapping[str, str | int],
+    supernode: bool = False,
 ) -> Child:
-    """A SuperNode of this machine, with the app that the server has."""
-    write_launcher(home / "bin", supervisor.service.app)
-    link = supervisor.entrance._replace(home=home)
-    command = processes.supernode_command(link, key, processes.free_port(), config)
+    """A client of this machine, with the app that the server has.
+
+    Args:
+      supernode: as Flower's own SuperNode, and not as one process that stays warm.
+    """
+    link, app = supervisor.entrance._replace(home=home), supervisor.service.app.resolve()
+    command = processes.client_command(link, key, app, config, supernode=supernode)
     return processes.start(command, home, home / "node.log")
 
 

@@ -5,23 +5,26 @@ Flower does not go on with a run that lost its SuperLink or its ServerApp. Its s
 folder after every round, so a new Flower run goes on from there.
 """
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agnosticfl.deploy.gate.limits import Limits
 from agnosticfl.deploy.gate.settings import Settings
 from agnosticfl.deploy.keys import make_authority
+from agnosticfl.deploy.node.kept import versions
 from agnosticfl.deploy.supervise import children as processes
 from agnosticfl.deploy.supervise.children import Child, Failed, Link
 from agnosticfl.deploy.task import NO_PROGRESS
-from agnosticfl.runs.records import Record, read_records
+from agnosticfl.runs.records import METRICS, Record, read_records
 
-LOOK = 1.0  # seconds between two looks at the run folder
-ASK = 10.0  # and between two questions to the SuperLink, which cost a second of work
+if TYPE_CHECKING:
+    from agnosticfl.deploy.flower.control import Operator
+
+LOOK = 0.2  # seconds between two looks at the run folder
+ASK = 2.0  # and between two questions to the SuperLink
 TRIES = 3  # runs in a row that may end without a round done
 
 
@@ -125,19 +128,14 @@ class Supervisor:
     def register(self) -> None:
         """Lets in the clients whose public keys lie in clients/ and were not let in before."""
         files = sorted((self.service.keys / "clients").glob("*.pub"))
-        begun = {
-            path: processes.flwr_started(self.link, "supernode", "register", str(path))
-            for path in files
-            if path not in self._known
-        }
-        for path, process in begun.items():
-            try:
-                processes.answer_of(process)
-                self.say(f"client {path.stem} may connect")
-            except Failed as error:
-                if "already in use" not in str(error):  # known from before: the SuperLink remembers
-                    raise
-            self._known.add(path)
+        new = [path for path in files if path not in self._known]
+        if not new:
+            return
+        with self.operator() as operator:
+            for path in new:
+                if operator.register(path):  # else known from before: the SuperLink remembers
+                    self.say(f"client {path.stem} may connect")
+                self._known.add(path)
 
     def serve(
         self,
@@ -168,30 +166,40 @@ class Supervisor:
         """Whether the run is complete."""
         return (self.service.out / "summary.json").exists()
 
-    def start_run(self) -> str:
+    def start_run(self) -> int:
         """Starts a Flower run of the app; its number."""
         options = {**self.service.options, "out": str(self.service.out.resolve())}
-        config = " ".join(f"{name}={json.dumps(value)}" for name, value in options.items())
-        words = ("run", str(self.service.app), "--run-config", config)
-        return str(processes.flwr(self.link, *words)["run-id"])
+        with self.operator() as operator:
+            return operator.start(self.service.app, options)
 
-    def status(self, run: str) -> str:
+    def status(self, run: int) -> str:
         """What Flower says of a run: pending, running, finished:completed, finished:failed …"""
-        for entry in processes.flwr(self.link, "ls")["runs"]:
-            if entry["run-id"] == run:
-                return f"{entry['status']} ({entry['status-details']})"
+        with self.operator() as operator:
+            for entry in operator.runs():
+                if entry.number == run:
+                    return f"{entry.status} ({entry.details})"
         return "unknown"
 
+    def operator(self) -> "Operator":
+        """The operator's way to the SuperLink."""
+        from agnosticfl.deploy.flower.control import Operator  # here: it takes a second to load
+
+        return Operator(self.link)
+
     def _watch(
-        self, run: str, on_round: Callable[[Record], Any], should_stop: Callable[[], bool]
+        self, run: int, on_round: Callable[[Record], Any], should_stop: Callable[[], bool]
     ) -> str | None:
         """Waits for the run's end: None if it is complete or should stop, else why it ended."""
         seen, asked = len(read_records(self.service.out)), time.monotonic()
+        before: object = None
         while True:
             complete = self.finished()
-            for record in read_records(self.service.out)[seen:]:
-                on_round(record)
-                seen += 1
+            written = versions([self.service.out / METRICS])
+            if written != before:  # a long run's records are not read for nothing
+                before = written
+                for record in read_records(self.service.out)[seen:]:
+                    on_round(record)
+                    seen += 1
             if complete or should_stop():
                 return None
             if self.superlink is None or not self.superlink.alive():

@@ -11,8 +11,8 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from agnosticfl.deploy.flower.decoy import DECOY, OWN, app_files
-from agnosticfl.deploy.flower.pinned import LAUNCHER, REFUSAL, programs, write_launcher
+from agnosticfl.deploy.flower.decoy import ANSWER, DECOY, OWN, app_files
+from agnosticfl.deploy.flower.pinned import LAUNCHER, REFUSAL, programs
 from agnosticfl.deploy.supervise import children as processes
 from agnosticfl.deploy.supervise.children import Link
 from agnosticfl.errors import check
@@ -21,19 +21,21 @@ TESTED = ("1.41.0",)  # versions of Flower
 PATIENCE = 120.0  # seconds for the trial, which takes a few
 
 
-def check_flower(link: Link, key: Path) -> None:
+def check_flower(link: Link, key: Path, supernode: bool = False) -> None:
     """Refuses to go on with a Flower that runs what a server sends, or was not tested.
 
-    The client's launcher must be in its place already.
+    Args:
+      supernode: the client is Flower's own, whose launcher must be in its place already.
     """
     found = version("flwr")
     check(
         found in TESTED,
         f"Flower {found} is installed; a client runs with what was tested: {', '.join(TESTED)}",
     )
-    check_first(link.home)
+    if supernode:
+        check_first(link.home)
     with tempfile.TemporaryDirectory(prefix="trial-", dir=link.home) as name:
-        wrong = tried(link, key, Path(name))
+        wrong = tried(link._replace(home=Path(name)), key, supernode)
     check(
         not wrong,
         f"Flower {found} behaves otherwise than the tested {', '.join(TESTED)}: {wrong};"
@@ -50,20 +52,23 @@ def check_first(home: Path) -> None:
         check(place == ours, f"{program} is {place} on the path of this client, and not {ours}")
 
 
-def tried(link: Link, key: Path, place: Path) -> str:
-    """What is wrong, if a real SuperNode gets a decoy from its server; empty if nothing."""
+def tried(link: Link, key: Path, supernode: bool) -> str:
+    """What is wrong, if a real client gets a decoy from its server; empty if nothing."""
+    place = link.home
     for name, text in app_files(place / OWN).items():
         file = place / "app" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    write_launcher(place / "bin", place / "app")
-    node = processes.supernode_command(link, key, processes.free_port(), {})
+    client = processes.client_command(link, key, place / "app", {}, supernode=supernode)
     module = (sys.executable, "-m", "agnosticfl.deploy.flower.decoy")
     log = place / "log"
-    child = processes.start([*module, str(place), *node], place, log)
+    child = processes.start([*module, str(place), *client], place, log)
+    over = _refused if supernode else _answered
     try:
         until = time.monotonic() + PATIENCE
-        while child.alive() and time.monotonic() < until and not _over(place, log):
+        while child.alive() and time.monotonic() < until and not (place / DECOY).exists():
+            if (place / OWN).exists() and over(place):
+                break
             time.sleep(0.05)
     finally:
         child.stop()
@@ -72,14 +77,21 @@ def tried(link: Link, key: Path, place: Path) -> str:
     if (place / "apps").exists():
         return "it unpacks the code that a server sends"
     if not (place / OWN).exists():
-        return f"it does not run the client's own app by {LAUNCHER} ({processes.last_lines(log)})"
-    return "" if _refused(log) else "it does not start agent apps by flwr-agentapp"
+        own = f" by {LAUNCHER}" if supernode else ""
+        return f"it does not run the client's own app{own} ({processes.last_lines(log)})"
+    if over(place):
+        return ""
+    if supernode:
+        return "it does not start agent apps by flwr-agentapp"
+    return f"it does not answer ({processes.last_lines(log)})"
 
 
-def _over(place: Path, log: Path) -> bool:
-    return (place / DECOY).exists() or ((place / OWN).exists() and _refused(log))
+def _answered(place: Path) -> bool:
+    """Whether the client's own app answered both messages of the decoy."""
+    return all((place / ANSWER.format(number)).exists() for number in (1, 2))
 
 
-def _refused(log: Path) -> bool:
+def _refused(place: Path) -> bool:
     """Whether the second message of the decoy was."""
-    return f"flwr-agentapp {REFUSAL}" in log.read_text(encoding="utf-8", errors="replace")
+    said = (place / "log").read_text(encoding="utf-8", errors="replace")
+    return f"flwr-agentapp {REFUSAL}" in said

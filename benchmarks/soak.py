@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A federation under load: a real SuperLink, gate and ServerApp, and a crowd of real connections.
+
+    python -m benchmarks.soak --clients 100 --cohort 50 --seconds 900 [--clear] [--json FILE]
+
+The crowd (`benchmarks/crowd.py`) is one process. 10 % of the clients that are asked fall silent
+somewhere in the attempt, 1 % send nonsense. Prints seconds per round, processor time and memory of
+the server's processes at the beginning and at the end, and what became of rounds and messages.
+"""
+
+import argparse
+import itertools
+import json
+import logging
+import os
+import re
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import psutil
+from benchmarks.crowd import Crowd, Moody
+
+from agnosticfl.deploy.app import PACKAGE, write_app
+from agnosticfl.deploy.gate.limits import Limits
+from agnosticfl.deploy.keys import make_node_key, make_server_keys, read_verify_key
+from agnosticfl.deploy.node.examples import domains_dealt
+from agnosticfl.deploy.supervise import children
+from agnosticfl.deploy.supervise.local import make_members, secure_node
+from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
+from agnosticfl.deploy.task import FederatedTask, federated_config, new_task
+from agnosticfl.registry import SOURCES
+from agnosticfl.runs.build import build
+from agnosticfl.runs.records import read_records
+from agnosticfl.runs.resolve import resolve
+
+ROOT = Path(__file__).parents[1]
+SHARE = 0.75  # of a cohort, that must report
+
+CLIENT = """\
+from pathlib import Path
+
+from benchmarks.crowd import light_app
+
+app = light_app(Path(__file__).parent)
+"""
+
+
+class Load(NamedTuple):
+    """What is played."""
+
+    clients: int
+    cohort: int
+    seconds: float
+    secure: bool = True
+    drop: float = 0.1  # the share of clients that fall silent somewhere in an attempt
+    hostile: float = 0.01  # the share of clients that send nonsense, whenever they are asked
+    step: float = 20.0  # seconds that the server waits for those who are silent
+    longest: float = 10.0  # seconds between a client's looks for messages
+    rounds: int = 10_000
+    threads: int = 8
+
+
+def task_of(load: Load) -> FederatedTask:
+    """The toy, with ten points for each client."""
+    points = [2 * load.clients] * 5
+    sets = [f"data.points={points}", f"data.clients={load.clients}"]
+    if load.secure:
+        sets += ["secure.name=simulate", f"secure.most_clients={load.cohort}"]
+    config = resolve("toy", rounds=load.rounds, sets=sets)
+    config = federated_config(config, load.cohort)
+    config = msgspec.structs.replace(config, evaluation_every=0)
+    return new_task(config, build(config).data)
+
+
+class Soaked:
+    """The server of a federation under load, and what is measured of it."""
+
+    def __init__(self, load: Load, place: Path):
+        self.load, self.place, self.said = load, place, list[str]()
+        task = task_of(load)
+        make_server_keys(place / "keys", ["127.0.0.1"], days=2)
+        key = read_verify_key(place / "keys" / "server.verify").hex()
+        write_app(place / "app", task._replace(server_key=key))
+        (place / "app" / PACKAGE / "client_app.py").write_text(CLIENT)
+        self.folder = place / "keys" / "clients"
+        self.keys = [self.folder / f"{number}.key" for number in range(load.clients)]
+        if load.secure:
+            held = domains_dealt(SOURCES.build(task.config.data, "data").train, load.clients)
+            make_members(self.keys, held, self.folder / "roster")
+        else:
+            for each in self.keys:
+                make_node_key(each)
+        many = 4 * load.clients + 256
+        self.service = Service(
+            app=place / "app",
+            keys=place / "keys",
+            state=place / "server",
+            out=place / "run",
+            host="127.0.0.1",
+            port=children.free_port(),
+            options={
+                "over-selection": 1.0,
+                "minimum": max(int(SHARE * load.cohort), 1),
+                "step": load.step,
+                "deadline": 2 * load.step,
+                "wait": 300.0,
+                "attempts": 20,
+                "roster": str(self.folder / "roster"),
+                "signing-key": str(place / "keys" / "server.sign"),
+            },
+            limits=Limits(connections=many, address_connections=many, address_rate=1e5),
+        )
+        self.supervisor = Supervisor(self.service, self.said.append)
+        self.looks: list[dict[str, Any]] = []
+
+    def player(self, number: int) -> tuple[Path, Moody]:
+        key, home = self.keys[number], self.place / "homes" / str(number)
+        home.mkdir(parents=True)
+        config: dict[str, Any] = {"partition-id": number, "num-partitions": self.load.clients}
+        if self.load.secure:
+            config |= secure_node(self.folder, key, home)
+        hostile = number < round(self.load.hostile * self.load.clients)
+        return key, Moody(self.service.app, config, number, self.load.drop, hostile)
+
+    def look(self) -> None:
+        """Processor seconds and memory of the server's processes now."""
+        found: dict[str, Any] = {"time": time.time()}
+        assert self.supervisor.superlink is not None
+        assert self.supervisor.gate is not None
+        link = psutil.Process(self.supervisor.superlink.process.pid)
+        named = {"SuperLink": link, "gate": psutil.Process(self.supervisor.gate.process.pid)}
+        for child in link.children(recursive=True):
+            if any("flwr-serverapp" in word for word in child.cmdline()[:2]):
+                named["ServerApp"] = child
+        for name, process in named.items():
+            times = process.cpu_times()
+            found[name] = (times.user + times.system, process.memory_info().rss / 2**20)
+        self.looks.append(found)
+
+    def play(self) -> dict[str, Any]:
+        """Serves the crowd for the time of the load; what was measured."""
+        load, out = self.load, self.service.out
+        makers = [lambda number=number: self.player(number) for number in range(load.clients)]
+        begun = time.monotonic()
+        with self.supervisor:
+            self.supervisor.up()
+            registered = time.monotonic() - begun
+            entrance = self.supervisor.entrance
+            with Crowd(
+                entrance.address, entrance.authority, makers, load.longest, load.threads
+            ) as crowd:
+                while len(crowd.players) < load.clients:
+                    time.sleep(0.2)
+                connected = time.monotonic() - begun
+                until = time.monotonic() + load.seconds
+                done = self.supervisor.serve(
+                    on_round=lambda _: self.look(),
+                    should_stop=lambda: time.monotonic() > until,
+                )
+                counts, failures = crowd.counts(), crowd.failures()
+        log = out.with_name(f"{out.name}.log").read_text()
+        return {
+            **load._asdict(),
+            "done": done,
+            "seconds_until_registered": registered,
+            "seconds_until_connected": connected,
+            **measured([record["time"] for record in read_records(out)], self.looks),
+            "rounds_abandoned": len(re.findall("abandoned \\(", log)),
+            "rounds_given_up": log.count("is given up"),
+            "messages": dict(counts),
+            "messages_lost": counts["asked"]
+            - sum(counts[name] for name in ("answered", "refused", "dropped", "nonsense")),
+            "not_waited_for": sum(
+                len(line.rpartition(":")[2].split(","))
+                for line in log.splitlines()
+                if "no longer waited for" in line
+            ),
+            "clients_that_ended": failures[:5],
+            "load": os.getloadavg()[0],
+            "cores": len(os.sched_getaffinity(0)),
+        }
+
+
+def measured(times: list[float], looks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rounds after the first, and what the server's processes used for them."""
+    seconds = [b - a for a, b in itertools.pairwise(times)]
+    found: dict[str, Any] = {"rounds": len(times)}
+    if seconds:
+        found |= {"median": statistics.median(seconds), "most": max(seconds)}
+    for name in ("SuperLink", "gate", "ServerApp"):
+        seen = [look[name] for look in looks if name in look]
+        if len(seen) > 1:
+            found[f"{name}_processor_seconds_per_round"] = (seen[-1][0] - seen[0][0]) / (
+                len(seen) - 1
+            )
+            found[f"{name}_MiB"] = [round(seen[0][1]), round(seen[-1][1])]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--cohort", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=900.0)
+    parser.add_argument("--rounds", type=int, default=10_000, help="end after so many")
+    parser.add_argument("--clear", action="store_true", help="without secure aggregation")
+    parser.add_argument("--drop", type=float, default=0.1)
+    parser.add_argument("--hostile", type=float, default=0.01)
+    parser.add_argument("--poll", type=float, default=10.0)
+    parser.add_argument("--step", type=float, default=20.0)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    allow_files(8 * options.clients + 256)
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)  # a line for each message of each client
+    load = Load(
+        options.clients,
+        options.cohort,
+        options.seconds,
+        not options.clear,
+        options.drop,
+        options.hostile,
+        options.step,
+        options.poll,
+        options.rounds,
+    )
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        found = Soaked(load, Path(folder)).play()
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=1))
+    for name, value in found.items():
+        sys.stdout.write(f"{name}: {value}\n")
+    sys.stdout.flush()
+    os._exit(0)  # a thousand connections, each with a thread, are not signed off one by one
+
+
+def allow_files(wanted: int) -> None:
+    """As many open files as connections need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
+
+if __name__ == "__main__":
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    )
+    main()

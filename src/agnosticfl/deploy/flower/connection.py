@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flower's own connection of a node to its server, as our clients use it.
+
+Fleet protocol, node key, TLS, heartbeats and retries are Flower's. What is taken from its inside is
+in this file, for the version that is pinned; `tests/deploy/test_connection.py` fails if it changes.
+"""
+
+import contextlib
+import importlib
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flwr.app import Message
+
+from agnosticfl.deploy.keys import read_node_key
+from agnosticfl.errors import BadInput
+
+_node: Any = importlib.import_module("flwr.supernode.start_client_internal")
+_objects: Any = importlib.import_module("flwr.supercore.inflatable.inflatable_object")
+_parts: Any = importlib.import_module("flwr.supercore.inflatable.inflatable_utils")
+# What a call ends with if the run is over; no `Exception`.
+Stopped: type[BaseException] = importlib.import_module("flwr.supercore.run").RunNotRunningException
+
+
+class Connection(NamedTuple):
+    """What Flower gives a node: its number, and functions that talk to the server."""
+
+    node: int
+    receive: Callable[[], tuple[Message, Any] | None]
+    send: Callable[[Message, Any, float], tuple[set[str], str]]
+    get_run: Callable[[int], Any]
+    get_fab: Callable[[str, int], Any]  # never called
+    pull_object: Callable[[int, str], bytes]
+    push_object: Callable[[int, str, str, bytes], None]
+    confirm: Callable[[int, str], None]
+
+
+@contextlib.contextmanager
+def connected(server: str, authority: Path, key: Path) -> Generator[Connection]:
+    """A connection that lasts, whatever happens to the network, until the block ends.
+
+    Args:
+      server: host:port.
+      authority: the certificate to trust.
+      key: the file with the node key.
+    """
+    private = read_node_key(key)
+    with _node._init_connection(
+        server_address=server,
+        insecure=False,
+        root_certificates=authority.read_bytes(),
+        authentication_keys=(private, private.public_key()),
+        max_retries=None,
+        max_wait_time=None,
+    ) as parts:
+        yield Connection(*parts)
+
+
+def pulled(connection: Connection, run: int, tree: Any) -> Message:
+    """The message with all its parts, which the server may then forget."""
+    wanted = [part.object_id for part in _objects.iterate_object_tree(tree)]
+    found = _parts.pull_objects(wanted, lambda name: connection.pull_object(run, name))
+    connection.confirm(run, tree.object_id)
+    message: object = _parts.inflate_object_from_contents(tree.object_id, found)
+    if not isinstance(message, Message):
+        raise BadInput(f"the server sent a {type(message).__name__} in the place of a message")
+    message.metadata.__dict__["_message_id"] = tree.object_id
+    return message
+
+
+def push(connection: Connection, run: int, reply: Message, seconds: float) -> None:
+    """Sends an answer, and those of its parts that the server does not have."""
+    reply.metadata.__dict__["_message_id"] = reply.object_id
+    with _objects.no_object_id_recompute():
+        parts = _objects.get_all_nested_objects(reply)
+        missing, session = connection.send(reply, _objects.get_object_tree(reply), seconds)
+        _parts.push_objects(
+            parts,
+            lambda name, content: connection.push_object(run, session, name, content),
+            object_ids_to_push=missing,
+        )

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A crowd of real connections, some of which drop out or lie, in a short run of `make soak`."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["secure", "clear"])
+def test_a_crowd_with_drop_outs_and_liars_trains_to_its_end(tmp_path: Path, kind: str):
+    """No message of theirs is lost, and no round that enough stay in."""
+    found, rounds = tmp_path / "found.json", 3
+    words = ["--clients", "14", "--cohort", "8", "--rounds", str(rounds), "--seconds", "400"]
+    words += ["--drop", "0.1", "--hostile", "0.1", "--step", "4", "--poll", "1"]
+    words += ["--json", str(found), *(["--clear"] if kind == "clear" else [])]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.soak", *words],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(found.read_text())
+    assert (result["done"], result["rounds"]) == (True, rounds)
+    assert (result["messages_lost"], result["clients_that_ended"]) == (0, [])
+    assert result["messages"]["nonsense"] >= 1
+    # Only who fell silent, or came after enough others, was not waited for.
+    assert result["not_waited_for"] <= result["messages"].get("dropped", 0) + 2 * rounds
