@@ -59,7 +59,7 @@ def test_the_stated_error_covers_any_order_within_a_bin(metric: Any, scores: Any
     logits = np.stack([np.zeros(len(scores)), np.array(scores, float)], axis=1)
     once = np.ones(len(scores))
     exact = metric(logits, label, once)
-    table = SCORES.count(logits, label, once) if len(scores) else np.zeros(SCORES.shape(2))
+    table = SCORES.add_up(logits, label, once) if len(scores) else np.zeros(SCORES.shape(2))
     value, within = metric.summed.tell(table, float(len(scores)))
     if exact is None:
         assert value is None
@@ -73,7 +73,7 @@ def test_whose_examples_are_in_one_bin_may_be_off_by_as_much_as_is_said():
     label, once = np.array([0, 1, 1]), np.ones(3)
     assert auroc(logits, label, once) == 1.0
     assert auroc.summed is not None
-    assert auroc.summed.tell(SCORES.count(logits, label, once), 3) == (0.5, 0.5)
+    assert auroc.summed.tell(SCORES.add_up(logits, label, once), 3) == (0.5, 0.5)
 
 
 def test_means_have_the_weights_of_their_metric_and_absent_domains_no_value():

@@ -89,7 +89,7 @@ def simulate(folder: Path, config: Config) -> dict[str, Any]:
 
 def resolve_server(config: Config) -> Config:
     """The same task as its server would evaluate it, with all its splits."""
-    return msgspec.structs.replace(config, evaluation_by="server")
+    return msgspec.structs.replace(config, evaluation_by="server", weights_follow="train")
 
 
 def figures(folder: Path) -> Callable[[int], dict[str, Any]]:

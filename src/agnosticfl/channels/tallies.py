@@ -14,6 +14,7 @@ a total. Nothing is rounded at random, and what rounding there is is below R / M
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -81,7 +82,8 @@ def tallies_in_fixed_point(form: Form, clients: int, bounds: Bounds) -> Channel:
 
     def decode(state: Any, total: TallyWords, key: Array | None) -> Decoded:
         del key
-        return Decoded(exact(total), state, {"clients_clipped": _signed(total).clipped})
+        clipped = jnp.asarray(_signed(total).clipped)
+        return Decoded(exact(total), state, {"clients_clipped": clipped})
 
     def implausible(state: Any, total: TallyWords, adders: Adders) -> str | None:
         del state

@@ -100,7 +100,7 @@ def tally(form: Form, measured: Measured) -> Tally:
             with np.errstate(all="ignore"):
                 once = np.ones(len(items))
                 finite = bool(np.isfinite(outputs).all())
-                counted = table.count(outputs, measured.wanted[items], once) if finite else np.nan
+                counted = table.add_up(outputs, measured.wanted[items], once) if finite else np.nan
             total.tables[name][domain] = counted
     return total if _finite(total) else form.zeros._replace(left_out=np.ones(()))
 

@@ -145,7 +145,7 @@ def recall(logits: np.ndarray, label: np.ndarray, weight: np.ndarray) -> float |
 
     An example belongs to the class with its largest logit.
     """
-    return _recall(CLASSES.count(logits, label, weight))
+    return _recall(CLASSES.add_up(logits, label, weight))
 
 
 @exact_metric(
@@ -156,7 +156,7 @@ def recall(logits: np.ndarray, label: np.ndarray, weight: np.ndarray) -> float |
 )
 def f1(logits: np.ndarray, label: np.ndarray, weight: np.ndarray) -> float | None:
     """2 × found / (there + said to be there): of class 1, or the mean over classes that occur."""
-    return _f1(CLASSES.count(logits, label, weight))
+    return _f1(CLASSES.add_up(logits, label, weight))
 
 
 @exact_metric(
@@ -172,7 +172,7 @@ def min_recall_precision(logits: np.ndarray, label: np.ndarray, weight: np.ndarr
     for whoever says the class with the largest logit: of class 1, or the mean over classes that
     occur.
     """
-    return _lesser(CLASSES.count(logits, label, weight))
+    return _lesser(CLASSES.add_up(logits, label, weight))
 
 
 @exact_metric(
@@ -199,7 +199,7 @@ def break_even(logits: np.ndarray, label: np.ndarray, weight: np.ndarray) -> flo
 )
 def balanced_accuracy(logits: np.ndarray, label: np.ndarray, weight: np.ndarray) -> float | None:
     """The mean, over the classes that occur, of the share of their examples that are found."""
-    return _balanced(CLASSES.count(logits, label, weight))
+    return _balanced(CLASSES.add_up(logits, label, weight))
 
 
 @exact_metric(
@@ -213,7 +213,7 @@ def calibration_error(logits: np.ndarray, label: np.ndarray, weight: np.ndarray)
 
     The expected calibration error: Σ_bins (share of examples) × |mean probability − share right|.
     """
-    return _off_balance(SURENESS.count(logits, label, weight), float(weight.sum()))
+    return _off_balance(SURENESS.add_up(logits, label, weight), float(weight.sum()))
 
 
 def _one_against_rest(

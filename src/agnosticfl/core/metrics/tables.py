@@ -30,7 +30,7 @@ class Table(NamedTuple):
 
     name: str
     shape: Callable[[int], tuple[int, ...]]  # of K
-    count: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # (logits, label, weight)
+    add_up: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # (logits, label, weight)
     whole: bool  # whether its numbers are whole ones, from 0 on
     wrong: Callable[[np.ndarray, float], bool]  # whether so many examples cannot add up to it
 

@@ -116,7 +116,7 @@ class SecureStrategy(AgnosticStrategy):
         other._next = None
         return other
 
-    def learn_from(self, other: Self) -> None:
+    def learn_from(self, other: Any) -> None:
         self._last, self._cheats, self._losses = other._last, other._cheats, other._losses
 
     def attempt(self, grid: Grid, sent: Broadcast, attempt: Attempt) -> Any:

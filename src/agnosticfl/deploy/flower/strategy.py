@@ -162,7 +162,7 @@ class AgnosticStrategy(Strategy):
         other.channel, other.message, other.total = way.channel, way.message, way.message
         return other
 
-    def learn_from(self, other: Self) -> None:
+    def learn_from(self, other: Any) -> None:
         """Remembers what another kind of sum has shown of the clients: in the clear, nothing."""
         del other
 
