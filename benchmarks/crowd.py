@@ -6,12 +6,14 @@ pushes, and the client's app with its secure rounds. Only who waits is another: 
 the clients whose next look is due. Some drop out of rounds at random, and some are hostile.
 """
 
+import functools
 import heapq
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,14 +21,16 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from agnosticfl.core.contribution import ClientSum
-from agnosticfl.deploy.flower.client_app import client_app
+from agnosticfl.deploy.flower import client_app as client
+from agnosticfl.deploy.flower import secure_answers
 from agnosticfl.deploy.flower.connection import Connection, connected
 from agnosticfl.deploy.flower.own_app import OwnApp
-from agnosticfl.deploy.flower.records import REQUEST, ROUND, SECURE, SUM, to_record
-from agnosticfl.deploy.flower.warm import one_message, pause
+from agnosticfl.deploy.flower.records import REQUEST, SECURE, SUM, to_record
+from agnosticfl.deploy.flower.warm import one_message
 from agnosticfl.deploy.node.contribute import Call
-
-STAGES = 6  # messages of a secure round: where a client may drop out
+from agnosticfl.deploy.node.pace import Pace
+from agnosticfl.deploy.roster import read_roster
+from agnosticfl.registry import SOURCES
 
 
 class Lost(Exception):
@@ -37,7 +41,7 @@ class Moody(OwnApp):
     """A client's own app, of a client that may drop out or lie.
 
     Args:
-      drop: the probability that it falls silent somewhere in an attempt.
+      drop: the probability that it does not answer a message.
       hostile: whether it sends nonsense, whenever it is asked.
     """
 
@@ -45,15 +49,12 @@ class Moody(OwnApp):
         self, folder: Path, config: dict[str, Any], number: int, drop: float, hostile: bool
     ):
         super().__init__(folder, config)
-        self.number, self.drop, self.hostile = number, drop, hostile
-        self.asked = Counter[str]()  # messages of each attempt
+        self.drop, self.hostile, self.rng = drop, hostile, np.random.default_rng(number)
         self.counts = Counter[str]()  # what became of messages
 
     def answer(self, message: Message, connection: Connection) -> Message:
-        token = str(message.content.config_records[ROUND]["token"])
         self.counts["asked"] += 1
-        self.asked[token] += 1
-        if self.asked[token] > self.leaves(token):
+        if self.rng.random() < self.drop:
             self.counts["dropped"] += 1
             raise Lost("on purpose")
         reply = super().answer(message, connection)
@@ -62,11 +63,6 @@ class Moody(OwnApp):
             return nonsense(reply)
         self.counts["refused" if reply.has_error() else "answered"] += 1
         return reply
-
-    def leaves(self, token: str) -> int:
-        """How many messages of an attempt it answers."""
-        rng = np.random.default_rng([self.number, int(token[:12], 16)])
-        return int(rng.integers(STAGES)) if rng.random() < self.drop else 10**6
 
 
 def nonsense(reply: Message) -> Message:
@@ -82,19 +78,20 @@ class Player:
     """One client of the crowd."""
 
     def __init__(self, connection: Connection, app: Moody, longest: float):
-        self.connection, self.app, self.longest = connection, app, longest
-        self.last = time.monotonic()
+        self.connection, self.app, self.pace = connection, app, Pace(longest)
         self.failure = ""
 
     def look(self) -> float:
         """Looks for a message once; seconds until the next look."""
         try:
+            now = time.monotonic()
             while one_message(self.connection, self.app):
-                self.last = time.monotonic()
+                self.pace.answered(now)
+                now = time.monotonic()
         except Exception as error:  # this client would end here
             self.failure = f"{type(error).__name__}: {error}"
             return float("inf")
-        return pause(time.monotonic() - self.last, self.longest)
+        return self.pace.pause()
 
 
 class Crowd:
@@ -183,8 +180,20 @@ class Crowd:
 
 
 def light_app(folder: Path) -> ClientApp:
-    """The client's app of the toy, without a compiler: a thousand of them fit in one process."""
-    return client_app(folder, toy_client)
+    """The client's app of the toy, without a compiler: a thousand of them fit in one process.
+
+    What each would read and check on a machine of its own, roster and data, is read once here.
+    """
+    made: dict[str, Any] = {}
+
+    def build(table: Any, what: str) -> Any:
+        if (name := repr(table)) not in made:
+            made[name] = SOURCES.build(table, what)
+        return made[name]
+
+    client.SOURCES = SimpleNamespace(build=build)  # pyright: ignore[reportAttributeAccessIssue]
+    secure_answers.read_roster = functools.cache(read_roster)
+    return client.client_app(folder, toy_client)
 
 
 def toy_client(call: Call) -> ClientSum:

@@ -10,6 +10,7 @@ process, and the load of the machine beside it, which should be none.
 import argparse
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -73,10 +74,25 @@ class Meter:
         return dict(sums)
 
 
+def trained(place: Path) -> float:
+    """Seconds that the slowest client worked on its last training, by the clients' logs."""
+    seconds = [0.0]
+    for log in place.glob("agnosticfl-*/node*/node.log"):
+        found = re.findall(r"answer to the train message, after ([\d.]+) s", log.read_text())
+        seconds += [float(found[-1])] if found else []
+    return max(seconds)
+
+
 def measure(task: Any, nodes: int, supernode: bool, most: float) -> dict[str, Any]:
     """Plays the run of `task`, for `most` seconds, and says how long its rounds took."""
-    meter, marks = Meter(), list[dict[str, float]]()
+    meter, marks, work = Meter(), list[dict[str, float]](), list[float]()
+
+    def on_round(_: Any) -> None:
+        marks.append(meter.total())
+        work.append(trained(Path(tempfile.gettempdir())))
+
     with tempfile.TemporaryDirectory() as folder:
+        tempfile.tempdir = folder  # where the federation's own folder will be
         out = Path(folder) / "run"
         begun = time.time()
         run_locally(
@@ -84,7 +100,7 @@ def measure(task: Any, nodes: int, supernode: bool, most: float) -> dict[str, An
             out,
             nodes,
             supernode=supernode,
-            on_round=lambda _: marks.append(meter.total()),
+            on_round=on_round,
             should_stop=lambda: time.time() - begun > most,
         )
         times = [record["time"] for record in read_records(out)]
@@ -99,6 +115,7 @@ def measure(task: Any, nodes: int, supernode: bool, most: float) -> dict[str, An
         "median": statistics.median(seconds),
         "least": min(seconds),
         "most": max(seconds),
+        "training": statistics.median(work[FIRST:]),
         "until_round_1": times[0] - begun,
         "processor_seconds": used,
         "load": os.getloadavg()[0],
@@ -130,7 +147,8 @@ def main() -> None:
     sys.stdout.write(
         f"{options.task}{' secure' if options.secure else ''}, {options.nodes} nodes,"
         f" {found['rounds']} rounds: median {found['median']:.2f} s"
-        f" ({found['least']:.2f} to {found['most']:.2f}); round 1 after"
+        f" ({found['least']:.2f} to {found['most']:.2f}), of which the slowest client's training"
+        f" {found['training']:.2f} s; round 1 after"
         f" {found['until_round_1']:.1f} s; processor seconds per round: {used};"
         f" load {found['load']:.1f} on {found['cores']} cores\n"
     )

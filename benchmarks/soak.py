@@ -4,7 +4,7 @@
     python -m benchmarks.soak --clients 100 --cohort 50 --seconds 900 [--clear] [--json FILE]
 
 The crowd (`benchmarks/crowd.py`) is one process. 10 % of the clients that are asked fall silent
-somewhere in the attempt, 1 % send nonsense. Prints seconds per round, processor time and memory of
+somewhere in a round, 1 % send nonsense. Prints seconds per round, processor time and memory of
 the server's processes at the beginning and at the end, and what became of rounds and messages.
 """
 
@@ -40,7 +40,9 @@ from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve
 
 ROOT = Path(__file__).parents[1]
-SHARE = 0.75  # of a cohort, that must report
+OVER = 1.25  # so many times as many are asked as are waited for
+MESSAGES = 3  # of a secure round, when the one before it went well
+SHARE = 0.75  # of those waited for, that must report
 
 CLIENT = """\
 from pathlib import Path
@@ -55,15 +57,20 @@ class Load(NamedTuple):
     """What is played."""
 
     clients: int
-    cohort: int
+    cohort: int  # how many are asked in a round
     seconds: float
     secure: bool = True
-    drop: float = 0.1  # the share of clients that fall silent somewhere in an attempt
+    drop: float = 0.1  # the share of clients that fall silent somewhere in a round
     hostile: float = 0.01  # the share of clients that send nonsense, whenever they are asked
     step: float = 20.0  # seconds that the server waits for those who are silent
     longest: float = 10.0  # seconds between a client's looks for messages
     rounds: int = 10_000
     threads: int = 8
+
+
+def wanted(load: Load) -> int:
+    """How many reports a round waits for (c)."""
+    return round(load.cohort / OVER)
 
 
 def task_of(load: Load) -> FederatedTask:
@@ -73,7 +80,7 @@ def task_of(load: Load) -> FederatedTask:
     if load.secure:
         sets += ["secure.name=simulate", f"secure.most_clients={load.cohort}"]
     config = resolve("toy", rounds=load.rounds, sets=sets)
-    config = federated_config(config, load.cohort)
+    config = federated_config(config, wanted(load))
     config = msgspec.structs.replace(config, evaluation_every=0)
     return new_task(config, build(config).data)
 
@@ -105,8 +112,8 @@ class Soaked:
             host="127.0.0.1",
             port=children.free_port(),
             options={
-                "over-selection": 1.0,
-                "minimum": max(int(SHARE * load.cohort), 1),
+                "over-selection": load.cohort / wanted(load),
+                "minimum": max(int(SHARE * wanted(load)), 1),
                 "step": load.step,
                 "deadline": 2 * load.step,
                 "wait": 300.0,
@@ -126,7 +133,9 @@ class Soaked:
         if self.load.secure:
             config |= secure_node(self.folder, key, home)
         hostile = number < round(self.load.hostile * self.load.clients)
-        return key, Moody(self.service.app, config, number, self.load.drop, hostile)
+        messages = MESSAGES if self.load.secure else 1
+        drop = 1 - (1 - self.load.drop) ** (1 / messages)
+        return key, Moody(self.service.app, config, number, drop, hostile)
 
     def look(self) -> None:
         """Processor seconds and memory of the server's processes now."""

@@ -2,7 +2,6 @@
 """Tests are stricter than users need to be: no silent broadcasting, no silent change of dtype."""
 
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -14,10 +13,17 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 # Properties compile the same round again and again with other data, and so do the processes that
-# tests start; none of them touches the memory of the user's own runs.
-memory = tempfile.mkdtemp(prefix="agnosticfl-tests-")
-os.environ["AGNOSTICFL_CACHE"] = memory
-jax.config.update("jax_compilation_cache_dir", memory)
+# tests start; none of them touches the memory of the user's own runs. All who test together share
+# one memory: the first process makes it, hands it on by a variable, and takes it away at the end.
+SHARED = "AGNOSTICFL_TESTS_MEMORY"
+own = None
+if SHARED not in os.environ:
+    own = tempfile.TemporaryDirectory(prefix="agnosticfl-tests-", ignore_cleanup_errors=True)
+    os.environ[SHARED] = os.environ["AGNOSTICFL_CACHE"] = own.name
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(own.name) / "compiled")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+# JAX is imported already, perhaps: it reads its variables only then.
+jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 # Compilation makes the first example of a property slow, so there is no deadline; the same examples
@@ -27,7 +33,8 @@ settings.load_profile("agnosticfl")
 
 
 def pytest_unconfigure() -> None:
-    shutil.rmtree(memory, ignore_errors=True)
+    if own is not None:
+        own.cleanup()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,7 +13,7 @@ from agnosticfl import registry
 from agnosticfl.errors import BadInput
 from agnosticfl.registry import MODELS, Registry
 from agnosticfl.runs.records import read_records
-from tests.helpers.command_line import command, process, several
+from tests.helpers.command_line import several
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = ROOT / "tests" / "outside"
@@ -70,12 +70,6 @@ GROUPS = {
 }
 
 
-def run(
-    *words: str | Path, cwd: Path, path: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    return process(command(*words), cwd, path)
-
-
 def assert_used(folder: Path) -> None:
     """Everything that the task names has left its trace in the run folder."""
     summary = json.loads((folder / "summary.json").read_text())
@@ -95,10 +89,9 @@ def test_one_of_everything_can_be_named_as_module_and_function(tmp_path: Path):
     (tmp_path / "task.toml").write_text(TASK.format(**named))
     shutil.copy(OUTSIDE / "own_parts.py", tmp_path)  # as a user's folder has it
     words = ("--algorithm", "own_parts:mine", "--track", "own_parts:lines", "--out", "run")
-    done = run("run", "task.toml", *words, cwd=tmp_path)
+    done, again = several(("run", "task.toml", *words), ("report", "run"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert_used(tmp_path / "run")
-    again = run("report", "run", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "Mine" in again.stdout
 
@@ -134,15 +127,16 @@ def test_an_installed_package_gives_short_names(tmp_path: Path):
     place.mkdir()
     (place / "task.toml").write_text(TASK.format(**NAMES))
     words = ("--algorithm", "mine", "--track", "lines", "--out", "run")
-    done = run("run", "task.toml", *words, cwd=place, path=installed)
-    assert done.returncode == 0, done.stderr
-    assert_used(place / "run")
     (place / "lines.txt").write_text("ann a 1.5 0\n")
     prepare = ("data", "prepare", "load", "lines.txt", "--out", "store")
-    listed, done = several(("algorithms",), prepare, cwd=place, path=installed)
+    done, listed, prepared = several(
+        ("run", "task.toml", *words), ("algorithms",), prepare, cwd=place, path=installed
+    )
+    assert done.returncode == 0, done.stderr
+    assert_used(place / "run")
     assert "mine" in listed.stdout
     assert "nobody yet" in listed.stdout
-    assert done.returncode == 0, done.stderr
+    assert prepared.returncode == 0, prepared.stderr
 
 
 def test_options_of_one_s_own_are_checked_before_anything_is_built(tmp_path: Path):

@@ -100,21 +100,22 @@ def test_modules_do_not_import_each_other_in_a_circle():
 
 
 @pytest.mark.parametrize(
-    ("module", "without"),
+    ("modules", "without"),
     [
         ("agnosticfl", ("jax", "pyarrow", "flax", "flwr", "numpy")),
-        ("agnosticfl.core.algorithm1", ("pyarrow", "flax", "orbax", "flwr", "matplotlib")),
-        ("agnosticfl.methods.afa", ("pyarrow", "flax", "orbax", "flwr", "matplotlib")),
-        ("agnosticfl.methods.drfa", ("pyarrow", "flax", "orbax", "flwr", "matplotlib")),
+        (
+            "agnosticfl.core.algorithm1, agnosticfl.methods.afa, agnosticfl.methods.drfa",
+            ("pyarrow", "flax", "orbax", "flwr", "matplotlib"),
+        ),
         ("agnosticfl.runs.config", ("jax", "pyarrow")),
         ("agnosticfl.deploy.flower.client_app", ("jax",)),
         ("agnosticfl.cli.commands", ("jax", "flwr", "pyarrow")),
     ],
 )
-def test_a_module_loads_without_libraries_that_it_does_not_need(
-    module: str, without: tuple[str, ...]
+def test_modules_load_without_libraries_that_they_do_not_need(
+    modules: str, without: tuple[str, ...]
 ):
-    code = f"import sys, {module}; print([m for m in {without!r} if m in sys.modules])"
+    code = f"import sys, {modules}; print([m for m in {without!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -13,7 +13,7 @@ from agnosticfl.deploy.client_keys import make_client_keys
 from agnosticfl.deploy.keys import make_signing_key, read_verify_key, write_verify_key
 from agnosticfl.deploy.supervise.local import make_members
 from agnosticfl.deploy.task import read_task
-from tests.helpers.command_line import agnosticfl
+from tests.helpers.command_line import called
 from tests.helpers.deploy_page import DOCS
 
 TASK = """\
@@ -46,18 +46,18 @@ class Place(NamedTuple):
     def prepare(self, table: Path, *options: str | Path) -> Any:
         out = self.folder / table.stem
         roles = ("--domain", "@file", "--client", "@file", "--out", out, "--overwrite")
-        return agnosticfl("data", "prepare", "arrays", table, *roles, *options)
+        return called("data", "prepare", "arrays", table, *roles, *options)
 
     def client(self, data: Path, *options: str | Path) -> Any:
         """Goes as far as the roster, in which the key is not: no process is started."""
         own = self.folder
         words = ("--server", "127.0.0.1:1", "--ca", own / "ca.pem", "--app", self.app)
         roster = ("--key", own / "va.key", "--roster", own / "roster", "--state", own / "state")
-        return agnosticfl("deploy", "client", *words, *roster, "--data", data, *options)
+        return called("deploy", "client", *words, *roster, "--data", data, *options)
 
     def serve(self, *options: str | Path) -> Any:
         keys, out = self.folder / "keys", self.folder / "run"
-        return agnosticfl("deploy", "server", self.app, "--keys", keys, "--out", out, *options)
+        return called("deploy", "server", self.app, "--keys", keys, "--out", out, *options)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     learnt = ("--categories", "cp", "--label", "ill", "--classes", "sick,healthy")
     split = ("--split-by", "rows", "--test-fraction", "0.5", "--out", folder / "heart")
     roles = ("--domain", "@file", "--client", "@file")
-    done = agnosticfl("data", "prepare", "arrays", *tables, *roles, *learnt, *split)
+    done = called("data", "prepare", "arrays", *tables, *roles, *learnt, *split)
     assert done.returncode == 0, done.stderr
     task = "rounds = 2\nclients_per_round = 2\nbatch_size = 8\n\n" + TASK
     (folder / "heart.toml").write_text(task.format(store=folder / "heart"))
@@ -84,7 +84,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     others = [folder / f"{name}.key" for name in ("bern", "basel", "chur")]
     make_members(others, [("bern",)] * 3, folder / "roster")
     words = ("--clients", "3", "--secure", "--keys", folder / "keys")
-    done = agnosticfl("deploy", "init", made.app, folder / "heart.toml", *words)
+    done = called("deploy", "init", made.app, folder / "heart.toml", *words)
     assert done.returncode == 0, done.stderr
     return made
 
@@ -104,7 +104,7 @@ def test_the_page_s_way_into_the_federation(place: Place):
     (line,) = re.findall(r"^agnosticfl (data prepare .* --like .*)$", DOCS, re.MULTILINE)
     out = place.folder / "own"
     names = {"va.csv": table, "app": place.app, "stores/own": out}
-    done = agnosticfl(*(names.get(word, word) for word in shlex.split(line)))
+    done = called(*(names.get(word, word) for word in shlex.split(line)))
     assert done.returncode == 0, done.stderr
     done = place.client(out)
     assert done.returncode == 2
@@ -174,7 +174,7 @@ def test_another_version_is_refused_in_one_line(place: Place):
 )
 def test_an_app_without_the_server_s_key_is_not_made(place: Place, words: Any, message: str):
     new = place.folder / "new"
-    done = agnosticfl("deploy", "init", new, place.folder / "heart.toml", "--clients", "3", *words)
+    done = called("deploy", "init", new, place.folder / "heart.toml", "--clients", "3", *words)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert message in done.stderr
     assert not new.exists()

@@ -11,7 +11,7 @@ from agnosticfl.runs.records import read_records
 from tests.helpers.command_line import agnosticfl, called, start, wait_for_round
 from tests.helpers.runs import results
 
-TOY = ("run", "toy", "--rounds", "400", "--set", "checkpoint_every=7")
+TOY = ("run", "toy", "--rounds", "400", "--set", "checkpoint_every=20")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_killed_anywhere_and_resumed_gives_the_same_bits(tmp_path: Path, uninter
         wait_for_round(process, folder, t)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    done = agnosticfl(*TOY, "--out", folder, "--resume")
+    done = called(*TOY, "--out", folder, "--resume")
     assert done.returncode == 0, done.stderr
     assert results(folder) == results(uninterrupted)
     one, other = (json.loads((f / "summary.json").read_text()) for f in (folder, uninterrupted))
@@ -59,7 +59,7 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: si
 
 def test_asked_twice_it_stops_at_once_and_can_still_go_on(tmp_path: Path):
     folder = tmp_path / "stopped"
-    words = ("run", "toy", "--rounds", "100", "--set", "checkpoint_every=1", "--out", folder)
+    words = ("run", "toy", "--rounds", "40", "--set", "checkpoint_every=1", "--out", folder)
     process = start(*words)
     wait_for_round(process, folder, 3)
     for _ in range(2):  # the second one in the middle of what the first one asked for
@@ -110,13 +110,14 @@ def test_the_best_model_and_the_values_of_single_clients_on_request(tmp_path: Pa
 
 
 def test_references_writes_a_task_that_excess_risk_runs(tmp_path: Path):
-    done = agnosticfl("references", "toy", "--rounds", "2", "--out", tmp_path / "found")
+    small = ("--set", "engine=padded", "--set", "clients_per_round=10")  # soon compiled
+    done = called("references", "toy", "--rounds", "2", *small, "--out", tmp_path / "found")
     assert done.returncode == 0, done.stderr
     assert "centre -0.5: " in done.stdout
     task = tmp_path / "found" / "toy.toml"
     assert f"the task with them: {task}" in done.stdout
     words = ("run", task, "--algorithm", "excess-risk", "--rounds", "2", "--set", "mean_model=true")
-    done = agnosticfl(*words, "--which", "mean", "--out", tmp_path / "run")
+    done = called(*words, "--which", "mean", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert "of the mean of the models of all rounds" in " ".join(done.stdout.split())
 

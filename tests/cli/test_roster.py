@@ -15,7 +15,7 @@ from agnosticfl.deploy.cards import read_card
 from agnosticfl.deploy.client_keys import make_client_keys
 from agnosticfl.deploy.keys import make_server_keys, make_signing_key
 from agnosticfl.deploy.roster import first_roster, read_roster, roster_digest, write_roster
-from tests.helpers.command_line import agnosticfl
+from tests.helpers.command_line import called
 
 pytest.importorskip("flwr")
 
@@ -23,13 +23,13 @@ WORDS = r"(?:[a-z]+ ){11}[a-z]+$"
 
 
 def said(*words: str | Path) -> str:
-    done = agnosticfl("deploy", *words)
+    done = called("deploy", *words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def refused(*words: str | Path) -> str:
-    done = agnosticfl("deploy", *words)
+    done = called("deploy", *words)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     return done.stderr.removeprefix("error: ").rstrip("\n")
 
@@ -136,18 +136,18 @@ def test_a_client_says_what_changed_and_refuses_what_does_not_follow(
     write_roster(Path("roster"), first_roster("hearts", cards, make_signing_key(Path("k.sign"))))
     words = client_words(tmp_path)
 
-    first = agnosticfl("deploy", *words)
+    first = called("deploy", *words)
     assert first.stderr == "error: this signing key is not in the roster; register it first\n"
     assert first.stdout.startswith("roster 1: the first one here, of hearts with 2 members\n")
     assert read_roster(Path("state") / FILE) == read_roster(Path("roster"))
 
     said("roster", "remove", "roster", "bob", "--keeper", "k.sign")
-    second = agnosticfl("deploy", *words)
+    second = called("deploy", *words)
     assert second.stdout.startswith("roster 2: − bob\nroster 2: to be compared with")
     accepted = read_roster(Path("state") / FILE)
 
     write_roster(Path("roster"), first_roster("hearts", cards, make_signing_key(Path("m.sign"))))
     assert "has another keeper than the accepted roster; if all" in refused(*words)
     assert read_roster(Path("state") / FILE) == accepted
-    anew = agnosticfl("deploy", *words, "--new-roster")
+    anew = called("deploy", *words, "--new-roster")
     assert anew.stdout.startswith("roster 1: another keeper\nroster 1: + bob (")

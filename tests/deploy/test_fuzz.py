@@ -331,6 +331,7 @@ def test_a_damaged_memory_of_a_client_is_refused_by_its_name_and_never_read_wron
 ):
     """One flipped bit of `opened` would let it open a sum twice."""
     part = memory.Part(
+        b"run",
         7,
         "Unmask",
         setup=b"s" * 90,
@@ -339,7 +340,9 @@ def test_a_damaged_memory_of_a_client_is_refused_by_its_name_and_never_read_wron
         shares={3: b"c" * 64},
         survivors=(0, 3),
     )
-    state = memory.State(8, opened={b"run": 6}, rounds=(part, memory.Part(8, "Setup", b"d" * 32)))
+    state = memory.State(
+        8, opened={b"run": 6}, rounds=(part, memory.Part(b"run", 8, "Setup", b"d"))
+    )
     good = memory.dump(state)
     assert memory.load(good) == state
     remembered = secure_answers._remembered  # pyright: ignore[reportPrivateUsage]

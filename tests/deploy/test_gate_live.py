@@ -173,6 +173,42 @@ def test_the_kernel_s_table_says_whose_a_connection_is():
     assert owner(table, *reversed(ends)) is None
 
 
+class Conversation:
+    """What Uvicorn gives an application to hear a request by, of one connection."""
+
+    def __init__(self, flow: object):
+        self.flow = flow
+
+    async def receive(self) -> None:
+        raise NotImplementedError
+
+
+def test_the_table_is_read_once_for_each_connection_and_a_refusal_is_not_kept(tmp_path: Path):
+    """The next connection may have the same port, and be somebody else's."""
+
+    class Flow:
+        pass
+
+    table = tmp_path / "tcp"
+    ours, theirs = (
+        f"head\n 0: 0100007F:0001 0100007F:1F90 01 0:0 00:0 0 {user} 0 99\n"
+        for user in (os.getuid(), os.getuid() + 1)
+    )
+    table.write_text(ours)
+    scope = {"type": "http", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8080)}
+    door, one, other = OwnUser(None, table), Conversation(Flow()), Conversation(Flow())
+    assert door.admitted(scope, one.receive)
+    table.write_text(theirs)
+    assert door.admitted(scope, Conversation(one.flow).receive)  # its next request
+    assert not door.admitted(scope, other.receive)
+    assert not door.admitted(scope, lambda: None)
+    table.write_text(ours)
+    assert door.admitted(scope, other.receive)
+    assert len(door.known) == 2
+    del one
+    assert len(door.known) == 1  # it is forgotten with its connection
+
+
 @pytest.mark.attack(
     "a stranger runs an app, registers, lists, stops, reads logs",
     "the gate; the SuperLink listens on loopback",

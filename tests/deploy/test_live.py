@@ -26,7 +26,7 @@ from agnosticfl.deploy.keys import (
 )
 from agnosticfl.deploy.supervise import children
 from agnosticfl.deploy.supervise.children import Child, Failed
-from agnosticfl.deploy.supervise.local import secure_node
+from agnosticfl.deploy.supervise.local import local_limits, secure_node
 from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
 from agnosticfl.runs.build import build
 from agnosticfl.runs.records import read_records
@@ -66,7 +66,16 @@ class Federation:
         make_server_keys(place / "keys", ["127.0.0.1"], days=2)
         make_federation(self.clients, [str(number) for number in range(NODES)])
         port = children.free_port()
-        service = Service(place, place / "keys", place / "server", place, "127.0.0.1", port, {})
+        service = Service(
+            place,
+            place / "keys",
+            place / "server",
+            place,
+            "127.0.0.1",
+            port,
+            {},
+            local_limits(toy(), NODES),
+        )
         self.supervisor = Supervisor(service, self.said.append)
         self.nodes: dict[int, Child] = {}
         # The nodes' own app, which knows those of all runs to come.
@@ -393,6 +402,28 @@ def test_a_superlink_that_is_killed_is_started_again_and_the_run_goes_on(
     out = federation.run("superlink", rounds=3, on_round=kill)
     assert_same(read_records(out), simulated(rounds=3))
     assert any("the SuperLink died" in line for line in federation.said)
+
+
+@pytest.mark.slow
+def test_a_superlink_that_lost_its_memory_gets_its_clients_back(
+    federation: Federation, simulated: Any
+):
+    """They have other numbers there, so that none of them is known by the one that it had."""
+
+    def forget(record: Any) -> None:
+        superlink = federation.supervisor.superlink
+        if record["round"] == 1 and superlink is not None:
+            for file in (federation.place / "server").glob("superlink.db*"):
+                file.unlink()
+            os.kill(superlink.process.pid, signal.SIGKILL)
+
+    before = {node.process.pid for node in federation.nodes.values()}
+    out = federation.run("forgetful", rounds=2, on_round=forget)
+    assert_same(read_records(out), simulated(rounds=2))
+    for node in federation.nodes.values():
+        assert node.alive()
+        assert "the server does not know this node any more" in node.log.read_text()
+    assert {node.process.pid for node in federation.nodes.values()} == before
 
 
 @pytest.mark.slow

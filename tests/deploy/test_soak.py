@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 def test_a_crowd_with_drop_outs_and_liars_trains_to_its_end(tmp_path: Path, kind: str):
     """No message of theirs is lost, and no round that enough stay in."""
     found, rounds = tmp_path / "found.json", 3
-    words = ["--clients", "14", "--cohort", "8", "--rounds", str(rounds), "--seconds", "400"]
-    words += ["--drop", "0.1", "--hostile", "0.1", "--step", "4", "--poll", "1"]
+    words = ["--clients", "14", "--cohort", "10", "--rounds", str(rounds), "--seconds", "400"]
+    words += ["--drop", "0.1", "--hostile", "0.1", "--step", "10", "--poll", "1"]
     words += ["--json", str(found), *(["--clear"] if kind == "clear" else [])]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.soak", *words],

@@ -26,7 +26,7 @@ from agnosticfl.deploy.flower.decoy import app_files
 from agnosticfl.deploy.flower.decoy import connection as decoy
 from agnosticfl.deploy.flower.own_app import OwnApp
 from agnosticfl.deploy.keys import make_authority, make_node_key
-from agnosticfl.deploy.node.settings import LONGEST, Settings, as_json, from_json
+from agnosticfl.deploy.node.settings import Settings, as_json, from_json
 from agnosticfl.errors import BadInput
 
 ROOT = Path(__file__).parents[2]
@@ -147,18 +147,6 @@ def test_a_server_in_trouble_is_asked_again_and_one_that_says_no_is_not(line: Li
     assert warm.one_message(answering(500), app) is False
     with pytest.raises(httpx.HTTPStatusError):
         warm.one_message(answering(404), app)
-
-
-@pytest.mark.parametrize(
-    ("idle", "low", "high"),
-    [(0.0, 0.08, 0.12), (5.0, 0.8, 1.2), (14.0, 2.2, 3.4), (1e6, 2.4, 3.6)],
-)
-def test_looks_for_messages_are_short_in_a_round_and_seldom_without_one(
-    idle: float, low: float, high: float
-):
-    found = [warm.pause(idle, LONGEST) for _ in range(100)]
-    assert low <= min(found) <= max(found) <= high
-    assert len(set(found)) > 50  # clients do not look all at once
 
 
 def test_settings_come_back_and_nonsense_does_not():

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sum over a cohort, by any engine."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -25,6 +27,7 @@ class DropoutNet(nnx.Module):
         return self.last(self.dropout(jnp.tanh(self.first(x[:, None]))))[:, 0]
 
 
+@functools.cache
 def with_dropout() -> Model:
     """A model whose training is random."""
     return from_nnx(DropoutNet, lambda net, e: jnp.square(net(e["x"]) - e["x"]))
@@ -36,7 +39,7 @@ def sums(
     """The sum over the clients of one round, as `engine` computes it."""
     sampler = sampling.uniform(data.num_clients, cohort, seed)
     seam = engine(work, data, sampler, seed)
-    params = work.model.init(jax.random.key(seed))
+    params = jax.jit(work.model.init)(jax.random.key(seed))
     alpha = jnp.linspace(0.1, 0.5, work.num_domains)
     sent = Broadcast(params, alpha)
     return seam.compile(seam.sum_over_clients)(sent, seam.cohort(seed % 7 + 1))

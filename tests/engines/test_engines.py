@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agnosticfl.core.work import ClientWork
-from agnosticfl.engines import lanes_engine, padded_engine, reference_engine
+from agnosticfl.engines import lanes_engine, reference_engine
 from agnosticfl.engines.helpers import feed
 from agnosticfl.options import Normalisation
 from agnosticfl.registry import ENGINES
 from tests.engines.sums import sums, with_dropout
-from tests.helpers.problems import quadratic, random_federated
+from tests.helpers.problems import SGD, quadratic, random_federated
 
+OPTIMIZER = optax.sgd(0.1, momentum=0.5)  # one for all, so that the reference is compiled once
 OTHERS = [name for name in ENGINES.names() if name != "reference"]
 # What a client does. Every other value is another program, and each takes its time to compile: so
 # there are few of them, and data of all seeds have the same shapes.
@@ -36,28 +37,31 @@ WORK: dict[str, st.SearchStrategy[Any]] = {
 @given(seed=st.integers(0, 10_000), cohort=st.sampled_from([1, 5, 6]), **WORK)
 def test_engine_equals_the_reference(engine: str, seed: int, cohort: int, **options: Any):
     data = random_federated(seed, examples=33)
-    work = ClientWork(quadratic(), optax.sgd(0.1, momentum=0.5), data.num_domains, **options)
+    work = ClientWork(quadratic(), OPTIMIZER, data.num_domains, **options)
     expected = sums(reference_engine, work, data, cohort, seed)
     jax.tree.map(_close, sums(ENGINES.get(engine), work, data, cohort, seed), expected)
 
 
 @pytest.mark.parametrize("engine", OTHERS)
 def test_dropout_masks_are_the_reference_s(engine: str):
+    jax.tree.map(_close, dropping_out(engine), dropping_out("reference"))
+
+
+@functools.cache
+def dropping_out(engine: str) -> Any:
     data = random_federated(5)
-    work = ClientWork(with_dropout(), optax.sgd(0.1), data.num_domains, batch_size=4, epochs=2)
-    expected = sums(reference_engine, work, data, 6, 1)
-    jax.tree.map(_close, sums(ENGINES.get(engine), work, data, 6, 1), expected)
+    work = ClientWork(with_dropout(), SGD, data.num_domains, batch_size=4, epochs=2)
+    return sums(ENGINES.get(engine), work, data, 6, 1)
 
 
 def test_losses_are_measured_with_dropout_off_and_steps_with_it_on():
-    data = random_federated(5)
-    work = ClientWork(with_dropout(), optax.sgd(0.1), data.num_domains, batch_size=4)
-    one, other = (sums(padded_engine, work, data, 6, seed) for seed in (1, 1))
-    jax.tree.map(np.testing.assert_array_equal, one, other)
+    again = dropping_out.__wrapped__("padded")
+    jax.tree.map(np.testing.assert_array_equal, dropping_out("padded"), again)
     examples = {"x": jnp.linspace(-1, 1, 32)}
-    params = work.model.init(jax.random.key(0))
+    model = with_dropout()
+    params, loss = jax.jit(model.init)(jax.random.key(0)), jax.jit(model.per_example_loss)
     keys = (None, None, jax.random.key(1), jax.random.key(2))
-    a, b, c, d = (work.model.per_example_loss(params, examples, key) for key in keys)
+    a, b, c, d = (loss(params, examples, key) for key in keys)
     np.testing.assert_array_equal(a, b)
     assert not np.allclose(c, d)
 
@@ -74,7 +78,7 @@ def test_lanes_equal_the_reference_however_many_there_are_and_wherever_the_data_
     seed: int, cohort: int, width: int | None, resident: bool, **options: Any
 ):
     data = random_federated(seed, clients=12, examples=66)
-    work = ClientWork(quadratic(), optax.sgd(0.1, momentum=0.9), data.num_domains, **options)
+    work = ClientWork(quadratic(), OPTIMIZER, data.num_domains, **options)
     expected = sums(reference_engine, work, data, cohort, seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(feed, "fits", lambda _: resident)

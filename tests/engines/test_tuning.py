@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import msgspec
+import numpy as np
 import optax
 import pytest
 
@@ -93,8 +93,8 @@ def test_a_run_that_goes_on_keeps_its_lanes(tmp_path: Path):
 
 def images() -> Splits:
     """The data of `logistic`, by its own name."""
-    keys = jax.random.split(jax.random.key(0))
-    x = jax.random.uniform(keys[0], (80, 28, 28))
-    y = jax.random.randint(keys[1], (80,), 0, 10)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(80, 28, 28)).astype(np.float32)
+    y = rng.integers(10, size=80, dtype=np.int32)
     data = from_arrays({"x": x, "y": y}, [i % 8 for i in range(80)], [i % 2 for i in range(80)])
     return Splits(data, data)

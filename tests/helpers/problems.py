@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small problems that the tests share, with numbers a reader can follow."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,12 +13,17 @@ from agnosticfl import agnostic_fedavg, evaluator, from_functions
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.model import Model
 
+# One optimizer, and one model for all who ask for the same: so JAX knows their programs again.
+SGD = optax.sgd(0.1)
 
+
+@functools.cache
 def linear(start: float = 4.0) -> Model:
     """Per-example loss x·w."""
     return from_functions(lambda _: {"w": jnp.float32(start)}, lambda w, e: w["w"] * e["x"])
 
 
+@functools.cache
 def quadratic(start: float = 1.0) -> Model:
     """Per-example loss (x − w)²."""
     return from_functions(

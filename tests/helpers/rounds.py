@@ -9,7 +9,7 @@ from agnosticfl import exponentiated_gradient
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.state import RoundInfo, ServerState
 from agnosticfl.methods.base import Algorithm
-from tests.helpers.problems import federated
+from tests.helpers.problems import SGD, federated
 
 
 def rounds(algorithm: Algorithm, number: int) -> tuple[ServerState, RoundInfo]:
@@ -21,6 +21,21 @@ def rounds(algorithm: Algorithm, number: int) -> tuple[ServerState, RoundInfo]:
     return state, info  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
+# A client for each domain, and one with both: loss (x − w)².
+THREE = federated([[1.0, 2.0], [6.0], [1.0, 5.0]], [[0, 0], [1], [0, 1]], num_domains=2)
+
+
+def of_three(**changes: Any) -> dict[str, Any]:
+    """All of THREE, whole batches, γ_w = 0.1, and a window that holds the true counts."""
+    standard: dict[str, Any] = {
+        "clients_per_round": 3,
+        "batch_size": 5,
+        "client_optimizer": SGD,
+        "init_domain_count": [3, 2],
+    }
+    return {**standard, **changes}
+
+
 EMPTY = federated([[], [], []], [[], [], []], num_domains=2)
 RARE = federated(  # EMNIST's writers: 500 of 3400 from the high school
     [[float(k % 7)] * 3 for k in range(3400)],
@@ -28,22 +43,25 @@ RARE = federated(  # EMNIST's writers: 500 of 3400 from the high school
     num_domains=2,
 )
 
-# What makes other programs end in NaN. Each case: data, options, rounds.
+# What makes other programs end in NaN. Each case: data, options, rounds. Most have the same shapes,
+# 4 examples of 3 clients in 2 domains, so that one program plays them all.
 FAULTS: dict[str, tuple[FederatedData, dict[str, Any], int]] = {
     "a domain absent for the whole run": (
-        federated([[1, 2], [3]], [[0, 0], [0]], num_domains=3), {}, 5,
+        federated([[1, 2], [3], [4]], [[0, 0], [0], [0]], num_domains=2), {}, 5,
     ),
     "a client without examples": (
-        federated([[1, 2], [], [3]], [[0, 1], [], [1]], num_domains=2), {}, 5,
+        federated([[1, 2], [], [3, 4]], [[0, 1], [], [1, 1]], num_domains=2), {}, 5,
     ),
     "a round of empty clients": (EMPTY, {}, 5),
     "clients of domains without weight only": (
-        federated([[1, 2], [3]], [[0, 0], [0]], num_domains=2),
+        federated([[1, 2], [3], [4]], [[0, 0], [0], [0]], num_domains=2),
         {"init_domain_weights": [0.0, 1.0]}, 5,
     ),
-    "losses of 1e30": (federated([[1e15, 1], [2]], [[0, 1], [1]], num_domains=2), {}, 5),
+    "losses of 1e30": (
+        federated([[1e15, 1], [2], [3]], [[0, 1], [1], [0]], num_domains=2), {}, 5,
+    ),
     "losses that overflow in the sum": (
-        federated([[1.8e19] * 2, [1.8e19] * 2], [[0, 0], [1, 1]], num_domains=2), {}, 5,
+        federated([[1.8e19] * 2, [1.8e19], [1.8e19]], [[0, 0], [1], [1]], num_domains=2), {}, 5,
     ),
     "a rare domain, ten clients per round, r = 1": (RARE, {"clients_per_round": 10}, 60),
     "the same with hold": (

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Algorithm 1 as a whole: known vectors, properties, and inputs that broke other programs."""
 
+import functools
 from typing import Any
 
 import jax
@@ -12,11 +13,12 @@ from hypothesis import strategies as st
 
 from agnosticfl import agnostic_fedavg, exponentiated_gradient
 from agnosticfl.core.federated import FederatedData
+from agnosticfl.core.model import Model
 from agnosticfl.core.state import ServerState
 from agnosticfl.errors import BadInput
 from agnosticfl.methods.base import Algorithm
 from agnosticfl.registry import ENGINES
-from tests.helpers.problems import federated, linear, quadratic, random_federated
+from tests.helpers.problems import SGD, federated, linear, quadratic, random_federated
 from tests.helpers.rounds import EMPTY, FAULTS, rounds
 
 # The hand-checkable problem: loss x·w, w_0 = 4.
@@ -32,7 +34,7 @@ def two_client_algorithm(engine: str = "padded", **changes: Any) -> Algorithm:
         "clients_per_round": 2,
         "batch_size": 3,
         "client_optimizer": optax.sgd(1.0),
-        "server_optimizer": optax.sgd(0.1),
+        "server_optimizer": SGD,
         "weight_rule": exponentiated_gradient(0.01),
         "window_size": 2,
         "init_domain_weights": [0.1, 0.2, 0.3, 0.4],
@@ -83,7 +85,7 @@ def test_permuting_domains_permutes_results(seed: int):
     _close(np.asarray(a.window.counts)[:, order], b.window.counts)
 
 
-@given(st.integers(0, 1000), st.sampled_from([1, 2, 5, 11, 12]))
+@given(st.integers(0, 1000), st.sampled_from([1, 5, 11]))
 def test_batches_of_a_linear_loss_change_nothing(seed: int, batch_size: int):
     """The gradient does not depend on w, so neither order nor size of batches matters."""
     data = random_federated(seed, examples=EXAMPLES)
@@ -104,14 +106,19 @@ def test_scaling_alpha_changes_nothing(seed: int, factor: float):
 
 @given(st.integers(0, 1000))
 def test_one_domain_with_full_batches_is_exactly_fedavg(seed: int):
-    data = random_federated(seed, num_domains=1, examples=EXAMPLES)
-    options: dict[str, Any] = {"clients_per_round": 6, "batch_size": 11, "epochs": 2}
-    algorithm = agnostic_fedavg(quadratic(), data, client_optimizer=optax.sgd(0.1), **options)
-    w = 1.0
-    for _ in range(2):
+    data, algorithm = _one_domain(seed)
+    state, w = algorithm.init(), 1.0
+    for t in (1, 2):
+        state, _ = _one_domain(0)[1].round(state, algorithm.cohort(t))
         w = _fedavg_by_hand(w, data, rate=0.1, epochs=2)
     # The same sums in double precision, and rounded once.
-    np.testing.assert_allclose(rounds(algorithm, 2)[0].params["w"], w, rtol=1e-5)
+    np.testing.assert_allclose(state.params["w"], w, rtol=1e-5)
+
+
+@functools.cache
+def _one_domain(seed: int) -> tuple[FederatedData, Algorithm]:
+    data = random_federated(seed, num_domains=1, examples=EXAMPLES)
+    return data, _algorithm(data, quadratic(), 11, epochs=2)
 
 
 def _fedavg_by_hand(w: float, data: FederatedData, rate: float, epochs: int) -> float:
@@ -133,7 +140,7 @@ def test_no_input_makes_a_nan(fault: str, engine: str):
         number = min(number, 5)  # it compiles nothing of a round, and is as slow as that
     options: dict[str, Any] = {"clients_per_round": data.num_clients, **changes}
     algorithm = agnostic_fedavg(
-        quadratic(), data, batch_size=2, client_optimizer=optax.sgd(0.1),
+        quadratic(), data, batch_size=2, client_optimizer=SGD,
         engine=ENGINES.get(engine), **options,
     )  # fmt: skip
     state = algorithm.init()
@@ -151,7 +158,7 @@ def test_a_client_with_a_nan_is_left_out_whole_and_counted(engine: str):
     bad = federated([[1, 2], [np.nan], [3]], [[0, 1], [1], [0]], num_domains=2)
     good = federated([[1, 2], [], [3]], [[0, 1], [], [0]], num_domains=2)
     options: dict[str, Any] = {"clients_per_round": 3, "engine": ENGINES.get(engine)}
-    options |= {"batch_size": 2, "client_optimizer": optax.sgd(0.1)}
+    options |= {"batch_size": 2, "client_optimizer": SGD}
     state, info = rounds(agnostic_fedavg(quadratic(), bad, **options), 1)
     expected, _ = rounds(agnostic_fedavg(quadratic(), good, **options), 1)
     assert info.left_out == 1
@@ -161,7 +168,7 @@ def test_a_client_with_a_nan_is_left_out_whole_and_counted(engine: str):
 def test_a_round_without_weight_moves_neither_the_model_nor_its_momentum():
     optimizer = optax.sgd(1.0, momentum=0.9)
     algorithm = agnostic_fedavg(
-        quadratic(), EMPTY, clients_per_round=3, batch_size=2, client_optimizer=optax.sgd(0.1),
+        quadratic(), EMPTY, clients_per_round=3, batch_size=2, client_optimizer=SGD,
         server_optimizer=optimizer,
     )  # fmt: skip
     before = algorithm.init()
@@ -194,11 +201,29 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others():
     assert final(3).params["w"] != final(4).params["w"]
 
 
-def _one_round(data: FederatedData, **options: Any) -> ServerState:
-    model = options.pop("model", quadratic())
-    options = {"batch_size": 20, "clients_per_round": data.num_clients, **options}
-    algorithm = agnostic_fedavg(model, data, client_optimizer=optax.sgd(0.1), **options)
-    return rounds(algorithm, 1)[0]
+def _one_round(
+    data: FederatedData, model: Model | None = None, batch_size: int = 20, **options: Any
+) -> ServerState:
+    algorithm = _algorithm(data, model or quadratic(), batch_size, **options)
+    # The data and where the rounds start are given to a round, so one program plays them all.
+    program = _program(model or quadratic(), batch_size)
+    return program.round(algorithm.init(), algorithm.cohort(1))[0]
+
+
+@functools.cache
+def _program(model: Model, batch_size: int) -> Algorithm:
+    return _algorithm(random_federated(0, examples=EXAMPLES), model, batch_size)
+
+
+def _algorithm(data: FederatedData, model: Model, batch_size: int, **options: Any) -> Algorithm:
+    return agnostic_fedavg(
+        model,
+        data,
+        clients_per_round=data.num_clients,
+        batch_size=batch_size,
+        client_optimizer=SGD,
+        **options,
+    )
 
 
 def _permute_clients(data: FederatedData, order: np.ndarray) -> FederatedData:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Controls and presets: what is left when λ does not move, and what else is held against AFA."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import optax
 import pytest
 
 from agnosticfl import agnostic_fedavg, fedavg
@@ -25,31 +25,18 @@ from agnosticfl.runs.resolve import find_method, resolve
 from agnosticfl.runs.run import Stopped, run
 from agnosticfl.weights import exponentiated_gradient, projected_gradient
 from tests.helpers.problems import federated, linear, quadratic
-from tests.helpers.rounds import rounds
+from tests.helpers.rounds import THREE, of_three, rounds
 from tests.helpers.runs import results
 
-# A client for each domain, and one with both: loss (x − w)².
-DATA = federated([[1.0, 2.0], [6.0], [1.0, 5.0]], [[0, 0], [1], [0, 1]], num_domains=2)
-
-
-def options(**changes: Any) -> dict[str, Any]:
-    """All clients, whole batches, γ_w = 0.1, and a window that holds the true counts."""
-    standard: dict[str, Any] = {
-        "clients_per_round": 3,
-        "batch_size": 5,
-        "client_optimizer": optax.sgd(0.1),
-        "init_domain_count": [3, 2],
-        "engine": padded_engine,
-    }
-    return {**standard, **changes}
+options = functools.partial(of_three, engine=padded_engine)
 
 
 def test_constant_lambda_is_algorithm_1_with_equal_domains():
-    state, info = rounds(constant(quadratic(0.0), DATA, **options()), 3)
+    state, info = rounds(constant(quadratic(0.0), THREE, **options()), 3)
     np.testing.assert_allclose(state.domain_weights, [0.5, 0.5])
     np.testing.assert_allclose(info.alpha, [0.5 / 3, 0.5 / 2], rtol=1e-6)
     still = agnostic_fedavg(
-        quadratic(0.0), DATA, weight_rule=exponentiated_gradient(0.0), **options()
+        quadratic(0.0), THREE, weight_rule=exponentiated_gradient(0.0), **options()
     )
     other, _ = rounds(still, 3)  # AFA with γ_λ = 0
     np.testing.assert_allclose(state.params["w"], other.params["w"], rtol=1e-6)
@@ -67,7 +54,7 @@ def test_constant_lambda_takes_afa_s_rates_and_no_held_out_losses():
 @pytest.mark.parametrize("engine", ["padded", "lanes", "reference"])
 def test_fednova_by_hand(engine: str):
     """Batches of 1: τ = (2, 1, 2), τ̄ = Σ n τ / Σ n = (4 + 1 + 4) / 5 = 1.8."""
-    algorithm = fednova(linear(0.0), DATA, **options(batch_size=1, engine=ENGINES.get(engine)))
+    algorithm = fednova(linear(0.0), THREE, **options(batch_size=1, engine=ENGINES.get(engine)))
     state, _ = rounds(algorithm, 1)
     # x·w has the gradient x: a client goes 0.1 Σ x, which is divided by its steps; shares n_k / 5.
     moved = 0.4 * 0.1 * (1 + 2) / 2 + 0.2 * 0.1 * 6 / 1 + 0.4 * 0.1 * (1 + 5) / 2
@@ -76,16 +63,16 @@ def test_fednova_by_hand(engine: str):
 
 def test_fednova_with_equal_steps_is_fedavg_and_steps_are_capped_as_for_all():
     same = options(batch_size=5)
-    one, other = (rounds(make(quadratic(), DATA, **same), 3)[0] for make in (fednova, fedavg))
+    one, other = (rounds(make(quadratic(), THREE, **same), 3)[0] for make in (fednova, fedavg))
     np.testing.assert_allclose(one.params["w"], other.params["w"], rtol=1e-5)
     capped = options(batch_size=1, local_steps=1)
-    one, other = (rounds(make(quadratic(), DATA, **capped), 3)[0] for make in (fednova, fedavg))
+    one, other = (rounds(make(quadratic(), THREE, **capped), 3)[0] for make in (fednova, fedavg))
     np.testing.assert_allclose(one.params["w"], other.params["w"], rtol=1e-5)
 
 
 def test_fednova_goes_through_a_secure_sum():
-    secure = fednova(linear(0.0), DATA, **options(batch_size=1, channel=in_fixed_point(3)))
-    clear = fednova(linear(0.0), DATA, **options(batch_size=1))
+    secure = fednova(linear(0.0), THREE, **options(batch_size=1, channel=in_fixed_point(3)))
+    clear = fednova(linear(0.0), THREE, **options(batch_size=1))
     np.testing.assert_allclose(
         rounds(secure, 1)[0].params["w"], rounds(clear, 1)[0].params["w"], rtol=1e-4
     )
@@ -94,7 +81,7 @@ def test_fednova_goes_through_a_secure_sum():
 def test_fedminmax_takes_one_step_on_all_examples_of_a_client():
     """Of a linear loss exactly, in batches of 1: w − γ Σ_i λ_i mean x_i, as one big step would."""
     algorithm = fedminmax(
-        linear(0.0), DATA, init_domain_weights=[0.3, 0.7],
+        linear(0.0), THREE, init_domain_weights=[0.3, 0.7],
         weight_rule=projected_gradient(0.01), **options(batch_size=1),
     )  # fmt: skip
     state, _ = rounds(algorithm, 1)
@@ -104,7 +91,7 @@ def test_fedminmax_takes_one_step_on_all_examples_of_a_client():
 
 def test_excess_risk_moves_lambda_by_what_is_above_the_references():
     algorithm = excess_risk(
-        quadratic(0.0), DATA, {"1": 30.0, "0": 1.5}, weight_rule=exponentiated_gradient(0.1),
+        quadratic(0.0), THREE, {"1": 30.0, "0": 1.5}, weight_rule=exponentiated_gradient(0.1),
         **options(),
     )  # fmt: skip
     state, info = rounds(algorithm, 1)
@@ -176,13 +163,13 @@ def test_references_of_held_out_clients_are_measured_on_them(tmp_path: Path):
 
 @pytest.mark.parametrize("make", [agnostic_fedavg, drfa])
 def test_the_mean_model_is_the_mean_of_all_models_but_the_first(make: Any):
-    algorithm = make(quadratic(0.0), DATA, mean_model=True, **options())
+    algorithm = make(quadratic(0.0), THREE, mean_model=True, **options())
     state, seen = algorithm.init(), []
     for t in range(1, 6):
         state, _ = algorithm.round(state, algorithm.cohort(t))
         seen.append(float(state.params["w"]))
         np.testing.assert_allclose(state.mean_params["w"], np.mean(seen), rtol=1e-6)
-    other, _ = rounds(make(quadratic(0.0), DATA, **options()), 5)
+    other, _ = rounds(make(quadratic(0.0), THREE, **options()), 5)
     np.testing.assert_array_equal(state.params["w"], other.params["w"])  # it changes nothing
     assert other.mean_params is None
 
@@ -210,13 +197,13 @@ def test_fedavg_ignores_the_first_weights_of_a_task():
     for make in (fedavg, fednova):
         algorithm = make(
             quadratic(0.0),
-            DATA,
+            THREE,
             init_domain_weights=[0.9, 0.1],
             **options(init_domain_count=[1, 7]),
         )
         state, info = rounds(algorithm, 1)
         np.testing.assert_allclose(info.alpha[0], info.alpha[1], rtol=1e-6)
-        plain, _ = rounds(make(quadratic(0.0), DATA, **options()), 1)
+        plain, _ = rounds(make(quadratic(0.0), THREE, **options()), 1)
         np.testing.assert_allclose(state.params["w"], plain.params["w"], rtol=1e-6)
 
 

@@ -27,6 +27,7 @@ from agnosticfl.engines import padded_engine
 from agnosticfl.files import read_json
 from agnosticfl.methods.base import Algorithm
 from agnosticfl.registry import ENGINES
+from agnosticfl.runs.config import Config
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import has_effect, resolve
 from agnosticfl.runs.run import Stopped, run
@@ -143,6 +144,25 @@ def test_blocks_of_rounds_are_the_rounds_themselves():
     assert algorithm.block(last)[0].round[0] == len(states.round) + 1
 
 
+def test_later_rounds_compile_nothing_more():
+    algorithm = following(engine=padded_engine)
+    state, _ = algorithm.round(algorithm.init(), algorithm.cohort(1))
+    compiled: list[str] = []
+
+    def note(event: str, duration_secs: float, **about: str | int) -> None:
+        del duration_secs
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(str(about.get("fun_name")))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        for t in (2, 3):
+            state, _ = algorithm.round(state, algorithm.cohort(t))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert compiled == []
+
+
 def test_reports_in_fixed_point_move_lambda_as_in_the_clear():
     """Two words for each loss and exact counts: rounding is far below float32's."""
     bounds = Bounds(update=10.0, examples=50, loss=50.0)
@@ -205,27 +225,40 @@ def test_the_noise_of_reports_is_what_was_promised_and_not_that_of_the_training(
     """Shares 0.51 and 0.49 of the squared norm: N_i has noise z · 20 / √0.49 (and the margin)."""
     channel, sums = noised(0.1), report(jnp.full(2, 50.0), jnp.full(2, 12.0))
     state = channel.init()
-    message = channel.encode(state, sums, jax.random.key(0))
+    message = jax.jit(channel.encode)(state, sums, jax.random.key(0))
     assert not jax.tree.leaves(message.update)
 
     def decoded(key: Array) -> Array:
         return channel.decode(state, message, key).total.domain_count
 
-    counts = jax.vmap(decoded)(jax.random.split(jax.random.key(1), 4000))
+    counts = jax.jit(jax.vmap(decoded))(jax.random.split(jax.random.key(1), 4000))
     np.testing.assert_allclose(np.std(counts), 0.1 * 20 / 0.7 / MARGIN, rtol=0.03)
     np.testing.assert_allclose(np.mean(counts), 12.0, atol=0.15)
 
 
-PRIVATE = "dp={epsilon=1e4, delta=1e-3, examples=20, loss=2.0}"
+def private_task(store: Path, mode: str) -> Config:
+    """Rounds one by one in the mode that has two tests."""
+    engine = {"central": "padded", "distributed": "auto"}[mode]
+    sets = ["dp={epsilon=1e4, delta=1e-3, examples=20, loss=2.0}", f"dp.mode='{mode}'", "rounds=4"]
+    return resolve(str(store / "line.toml"), sets=[*sets, f"engine='{engine}'"])
+
+
+@pytest.fixture(scope="module")
+def private_run(store: Path) -> Path:
+    """With noise by the server."""
+    run(private_task(store, "central"), store / "central")
+    return store / "central"
 
 
 @pytest.mark.parametrize("mode", ["central", "distributed"])
 def test_held_out_losses_are_noised_and_both_groups_are_accounted_for(
-    store: Path, tmp_path: Path, mode: str
+    store: Path, private_run: Path, mode: str
 ):
-    task = str(store / "line.toml")
-    sets = [PRIVATE, f"dp.mode='{mode}'", "rounds=4"]
-    summary = run(resolve(task, sets=sets), tmp_path / "run")
+    folder = private_run
+    if mode == "distributed":
+        folder = store / "distributed"
+        run(private_task(store, mode), folder)
+    summary = read_json(folder / "summary.json")
     training, heldout = summary["privacy"], summary["privacy"]["heldout"]
     assert 0 < training["epsilon"] <= 1e4
     assert 0 < heldout["epsilon"] <= 1e4
@@ -233,20 +266,18 @@ def test_held_out_losses_are_noised_and_both_groups_are_accounted_for(
     if mode == "central":  # they are fewer, so a cohort of as many hides a client less
         assert heldout["noise_multiplier"] > training["noise_multiplier"]
     assert np.sum(summary["domain_weights"]) == pytest.approx(1)
-    assert read_json(tmp_path / "run" / "privacy.json") == summary["privacy"]
+    assert read_json(folder / "privacy.json") == summary["privacy"]
 
 
 def test_a_private_run_that_follows_held_out_clients_goes_on_to_the_same_bits(
-    store: Path, tmp_path: Path
+    store: Path, private_run: Path, tmp_path: Path
 ):
-    sets = [PRIVATE, "rounds=5", "engine='padded'"]
-    config = resolve(str(store / "line.toml"), sets=sets)
-    run(config, tmp_path / "whole")
+    config = private_task(store, "central")
     calls = iter([False, False, True])
     with pytest.raises(Stopped):
         run(config, tmp_path / "run", should_stop=lambda: next(calls))
     run(config, tmp_path / "run", resume=True)
-    assert results(tmp_path / "run") == results(tmp_path / "whole")
+    assert results(tmp_path / "run") == results(private_run)
 
 
 def test_a_task_with_secure_sums_follows_held_out_clients(store: Path, tmp_path: Path):

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 import pytest
 
 from agnosticfl import agnostic_fedavg, fedavg
@@ -23,23 +22,9 @@ from agnosticfl.runs.build import build
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import Stopped, run
 from agnosticfl.weights import projected_gradient
-from tests.helpers.problems import federated, quadratic
-from tests.helpers.rounds import FAULTS, rounds
+from tests.helpers.problems import SGD, federated, quadratic
+from tests.helpers.rounds import FAULTS, THREE, of_three, rounds
 from tests.helpers.runs import results
-
-# A client for each domain, and one with both: loss (x − w)².
-DATA = federated([[1.0, 2.0], [6.0], [1.0, 5.0]], [[0, 0], [1], [0, 1]], num_domains=2)
-
-
-def options(**changes: Any) -> dict[str, Any]:
-    """All clients, whole batches, γ_w = 0.1, and a window that holds the true counts."""
-    standard: dict[str, Any] = {
-        "clients_per_round": 3,
-        "batch_size": 5,
-        "client_optimizer": optax.sgd(0.1),
-        "init_domain_count": [3, 2],
-    }
-    return {**standard, **changes}
 
 
 @pytest.mark.parametrize("engine", ENGINES.names())
@@ -47,8 +32,8 @@ def test_afl_takes_one_step_against_the_weighted_losses(engine: str):
     """One step a round is gradient descent on Σ_i λ_i L_i, however many epochs there are."""
     weights = np.array([0.3, 0.7])
     algorithm = agnostic_fedavg(
-        quadratic(0.0), DATA, local_steps=1, epochs=4, weight_rule=projected_gradient(0.01),
-        init_domain_weights=weights.tolist(), engine=ENGINES.get(engine), **options(),
+        quadratic(0.0), THREE, local_steps=1, epochs=4, weight_rule=projected_gradient(0.01),
+        init_domain_weights=weights.tolist(), engine=ENGINES.get(engine), **of_three(),
     )  # fmt: skip
     state, info = rounds(algorithm, 1)
     gradient = weights @ [-2 * (1 + 2 + 1) / 3, -2 * (6 + 5) / 2]
@@ -70,7 +55,7 @@ def local_path(x: float, start: float, steps: int) -> list[float]:
 @pytest.mark.parametrize("engine", ENGINES.names())
 def test_drfa_by_hand(engine: str):
     data = federated([[1.0], [6.0]], [[0], [1]], num_domains=2)
-    settings = options(clients_per_round=2, init_domain_count=[1, 1])
+    settings = of_three(clients_per_round=2, init_domain_count=[1, 1])
     algorithm = drfa(
         quadratic(0.0), data, local_steps=3, epochs=5, weight_rule=projected_gradient(0.01),
         init_domain_weights=[0.25, 0.75], seed=4, engine=ENGINES.get(engine), **settings,
@@ -93,14 +78,14 @@ def test_drfa_by_hand(engine: str):
 
 def test_drfa_asks_other_clients_for_their_losses():
     data = federated([[float(k)] for k in range(40)], [[0]] * 40, num_domains=1)
-    algorithm = drfa(quadratic(), data, **options(clients_per_round=5, init_domain_count=[1]))
+    algorithm = drfa(quadratic(), data, **of_three(clients_per_round=5, init_domain_count=[1]))
     first, second = algorithm.cohort(1)
     assert len(second.cohort.clients) == 5
     assert set(np.asarray(first.cohort.clients)) != set(np.asarray(second.cohort.clients))
 
 
 def test_the_bytes_of_drfa_are_those_of_both_exchanges():
-    algorithm = drfa(quadratic(), DATA, **options())
+    algorithm = drfa(quadratic(), THREE, **of_three())
     state, w, p = algorithm.init(), 1, 2
     # w, α, t' down; two updates, β, N up. Then the snapshot down; L, N up. Three clients in each.
     down, up = (w + p + 1) + w, (2 * w + 1 + p) + 2 * p
@@ -113,9 +98,9 @@ def test_drfa_refuses_what_does_not_go_with_its_second_exchange():
         return Channel(lambda: (), nothing, lambda sent: sent, lambda *_: (None, (), {}))  # type: ignore[return-value]
 
     with pytest.raises(BadInput, match="drfa has a second exchange"):
-        drfa(quadratic(), DATA, **options(channel=channel))
+        drfa(quadratic(), THREE, **of_three(channel=channel))
     with pytest.raises(BadInput, match="drfa has reports of its own"):
-        drfa(quadratic(), DATA, **options(heldout=DATA))
+        drfa(quadratic(), THREE, **of_three(heldout=THREE))
 
 
 @pytest.mark.parametrize(
@@ -124,8 +109,8 @@ def test_drfa_refuses_what_does_not_go_with_its_second_exchange():
 )
 def test_q_fedavg_by_its_formula(engine: str, q: float):
     """Δ_k = F_k^q L (w − w^k), h_k = q F_k^{q−1} ‖L (w − w^k)‖² + L F_k^q; w − Σ Δ_k / Σ h_k."""
-    settings = options(init_domain_count=[1, 1], engine=ENGINES.get(engine))
-    algorithm = q_fedavg(quadratic(0.0), DATA, q, learning_rate=0.1, **settings)
+    settings = of_three(init_domain_count=[1, 1], engine=ENGINES.get(engine))
+    algorithm = q_fedavg(quadratic(0.0), THREE, q, learning_rate=0.1, **settings)
     state, _ = rounds(algorithm, 1)
     lipschitz = 1 / 0.1
     top, bottom = 0.0, 0.0
@@ -138,15 +123,16 @@ def test_q_fedavg_by_its_formula(engine: str, q: float):
 
 
 def test_q_fedavg_with_q_0_is_fedavg():
-    settings = options(batch_size=1, epochs=2)
-    one, _ = rounds(q_fedavg(quadratic(), DATA, 0.0, learning_rate=0.1, **settings), 3)
-    other, _ = rounds(fedavg(quadratic(), DATA, **settings), 3)
+    settings = of_three(batch_size=1, epochs=2, engine=padded_engine)
+    one, _ = rounds(q_fedavg(quadratic(), THREE, 0.0, learning_rate=0.1, **settings), 3)
+    other, _ = rounds(fedavg(quadratic(), THREE, **settings), 3)
     np.testing.assert_allclose(one.params["w"], other.params["w"], rtol=1e-5)
 
 
 def test_a_larger_q_serves_the_worst_client_better():
     def worst(q: float) -> float:
-        algorithm = q_fedavg(quadratic(3.0), DATA, q, learning_rate=0.1, **options())
+        settings = of_three(engine=padded_engine)
+        algorithm = q_fedavg(quadratic(3.0), THREE, q, learning_rate=0.1, **settings)
         return float((6.0 - rounds(algorithm, 60)[0].params["w"]) ** 2)
 
     losses = [worst(q) for q in (0.0, 1.0, 5.0)]
@@ -165,7 +151,7 @@ def test_no_input_makes_a_nan(fault: str, make: Any):
         quadratic(),
         data,
         batch_size=2,
-        client_optimizer=optax.sgd(0.1),
+        client_optimizer=SGD,
         engine=padded_engine,
         **settings,
     )
@@ -186,7 +172,7 @@ def test_a_client_with_a_nan_is_left_out_and_counted(make: Any):
 
     def one_round(data: FederatedData) -> tuple[Any, Any]:
         return rounds(
-            make(quadratic(), data, **options(batch_size=2, engine=padded_engine), **own), 1
+            make(quadratic(), data, **of_three(batch_size=2, engine=padded_engine), **own), 1
         )
 
     (state, info), (expected, _) = one_round(bad), one_round(good)

@@ -69,14 +69,14 @@ def test_a_second_process_is_kept_out_and_the_first_is_not_disturbed(tmp_path: P
 
 def test_the_lock_ends_with_its_process(tmp_path: Path):
     out = tmp_path / "run"
-    words = ("run", "toy", "--out", out, "--rounds", "3000", "--set", "checkpoint_every=128")
+    words = ("run", "toy", "--out", out, "--rounds", "1200", "--set", "checkpoint_every=128")
     killed = start(*words)
     wait_for_round(killed, out, 500)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     done = called(*words, "--resume")
     assert done.returncode == 0, done.stderr
-    assert len(read_records(out)) == 3000
+    assert len(read_records(out)) == 1200
 
 
 def test_a_run_that_crashed_before_its_first_checkpoint_does_not_block_its_folder(tmp_path: Path):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers of clients and of the server, by their names."""
 
+import functools
 from typing import Any
 
 import jax
@@ -11,28 +12,20 @@ import pytest
 
 from agnosticfl import fedavg
 from agnosticfl.core.optimizers import proximal
+from agnosticfl.engines import padded_engine
 from agnosticfl.errors import BadInput
 from agnosticfl.runs.optimizers import build_optimizer
 from tests.helpers.problems import federated, quadratic
-from tests.helpers.rounds import rounds
+from tests.helpers.rounds import THREE, of_three, rounds
 
-# A client for each domain, and one with both: loss (x − w)².
-DATA = federated([[1.0, 2.0], [6.0], [1.0, 5.0]], [[0, 0], [1], [0, 1]], num_domains=2)
-# All clients, whole batches, γ_w = 0.1, and a window that holds the true counts.
-OPTIONS: dict[str, Any] = {
-    "clients_per_round": 3,
-    "batch_size": 5,
-    "client_optimizer": optax.sgd(0.1),
-    "init_domain_count": [3, 2],
-}
+options = functools.partial(of_three, engine=padded_engine)
 
 
 def two_steps(optimizer: optax.GradientTransformation) -> float:
     """w after a client's two steps on (3 − w)², from 1."""
     data = federated([[3.0]], [[0]], num_domains=1)
-    settings: dict[str, Any] = {**OPTIONS, "clients_per_round": 1, "epochs": 2}
-    settings |= {"init_domain_count": [1], "client_optimizer": optimizer}
-    algorithm = fedavg(quadratic(1.0), data, **settings)
+    settings = {"clients_per_round": 1, "epochs": 2, "init_domain_count": [1]}
+    algorithm = fedavg(quadratic(1.0), data, **options(client_optimizer=optimizer, **settings))
     return float(rounds(algorithm, 1)[0].params["w"])
 
 
@@ -70,10 +63,11 @@ SERVERS: dict[str, tuple[dict[str, Any], Any]] = {
 def test_server_optimizers_by_name(name: str):
     table, step = SERVERS[name]
     server = build_optimizer({"learning_rate": 0.5, **table}, "server_optimizer")
-    plain, _ = rounds(fedavg(quadratic(0.0), DATA, **OPTIONS), 1)
+    plain, _ = rounds(fedavg(quadratic(0.0), THREE, **options()), 1)
     update = 0.0 - float(plain.params["w"])  # w_{t-1} − w_t of plain averaging
     with jax.numpy_dtype_promotion("standard"):  # Optax does not keep to the strict one
-        state, _ = rounds(fedavg(quadratic(0.0), DATA, server_optimizer=server, **OPTIONS), 1)
+        algorithm = fedavg(quadratic(0.0), THREE, **options(server_optimizer=server))
+        state, _ = rounds(algorithm, 1)
     np.testing.assert_allclose(state.params["w"], -0.5 * step(update), rtol=1e-4)
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import msgspec
 import numpy as np
 import pytest
@@ -82,6 +83,30 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path, finished: Path, 
     assert not (tmp_path / "run" / "summary.json").exists()
     run(toy(), tmp_path / "run", resume=True)
     assert results(tmp_path / "run") == results(finished)
+
+
+@pytest.mark.parametrize("engine", ["padded", "lanes"])
+def test_a_run_that_goes_on_is_compiled_no_more(tmp_path: Path, finished: Path, engine: str):
+    """What the run before it compiled is in the memory, and fits."""
+    assert finished.exists()
+    config = msgspec.structs.replace(toy(), engine=engine)
+    done: list[int] = []
+    with pytest.raises(Stopped):
+        run(
+            config, tmp_path / "run",
+            on_round=lambda r: done.append(r["round"]), should_stop=lambda: done[-1] == 6,
+        )  # fmt: skip
+    missed: list[str] = []
+
+    def note(event: str, **_: str | int) -> None:
+        missed.extend([event] * event.endswith("/cache_misses"))
+
+    jax.monitoring.register_event_listener(note)
+    try:
+        run(config, tmp_path / "run", resume=True)
+    finally:
+        jax.monitoring.unregister_event_listener(note)
+    assert missed == []
 
 
 def test_rounds_one_by_one_write_the_same_as_blocks(tmp_path: Path, finished: Path):

@@ -65,10 +65,10 @@ def _waits(play: Play, one: Play, two: Play) -> bool:
 
 def test_a_client_is_in_so_many_rounds_at_a_time_and_the_oldest_goes():
     play = Play(federation(5), number=1).until("survivors")
-    for number in (2, 3):
+    later = range(2, 2 + MOST_ROUNDS)
+    for number in later:
         beside(play, number, number)
-    assert [part.number for part in play.states[0].rounds] == [2, 3]
-    assert len(play.states[0].rounds) == MOST_ROUNDS
+    assert [part.number for part in play.states[0].rounds] == list(later)
     with pytest.raises(Refused, match="Survivors came while waiting for Setup and Setup"):
         play.answer(0, play.server.requests[0])
 
@@ -99,6 +99,21 @@ def test_a_vector_is_under_masks_in_one_round_at_a_time():
         one.answer(0, one.server.requests[0])
     two.to_the_end()
     np.testing.assert_array_equal(two.server.total, two.sum_of(range(6)))
+
+
+def test_a_round_of_another_run_takes_nothing_from_this_one():
+    """Sums of another kind are of another run: this one's next round stays prepared."""
+    one = Play(federation(5), number=1).until("masked vectors")
+    of_another = [
+        own._replace(agreement=own.agreement._replace(run=b"another")) for own in one.members
+    ]
+    other = Play(of_another, number=2, states=one.states).to_the_end()
+    one.states = other.states
+    one.to_the_end()
+    for play in (one, other):
+        assert play.server.total is not None
+        np.testing.assert_array_equal(play.server.total, play.sum_of(range(5)))
+    assert one.states[0].opened == {b"another": 2, b"a run": 1}
 
 
 def test_boxes_of_the_earlier_round_come_too_late_once_the_later_one_has_the_vector():

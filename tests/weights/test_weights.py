@@ -76,7 +76,7 @@ CONTRACT = {
 
 UPDATES = {name: jax.jit(rule.update) for name, rule in CONTRACT.items()}
 
-weights_and_losses = st.sampled_from([1, 2, 5]).flatmap(
+weights_and_losses = st.sampled_from([1, 3]).flatmap(
     lambda p: st.tuples(
         st.lists(st.floats(0.0, 1.0), min_size=p, max_size=p).filter(lambda w: sum(w) > 1e-3),
         st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=p, max_size=p),

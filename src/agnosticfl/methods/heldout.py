@@ -54,9 +54,11 @@ def heldout_rounds(parts: Parts) -> Algorithm:
         training, reporting = cohorts
         total = measure(here(state.params), here(state.report_state), reporting)
         state, info = trained(state, training)
-        # Several devices may hold the state; what one of them measured joins it there.
+        # Several devices may hold the state; what one of them measured joins it there. One device
+        # has both already: what is put there would be held there, for which JAX compiles anew.
         place: Any = state.domain_weights.sharding
-        return moved(state, info, jax.device_put(total, place))
+        alone = len(place.device_set) == 1
+        return moved(state, info, total if alone else jax.device_put(total, place))
 
     def in_a_block(
         state: ServerState, cohorts: tuple[PyTree, PyTree]

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 
 from agnosticfl.core import tree
@@ -97,7 +99,9 @@ def _read(place: Path, like: ServerState) -> ServerState:
     with _checkpointer() as checkpointer:
         path = (place / "state").resolve()
         found: dict[str, Any] = checkpointer.restore(path, args=ocp.args.StandardRestore(shapes))
-    return ServerState(**{_FIELDS.get(name, name): value for name, value in found.items()})
+    # As a run begins: what is held on the device that it was saved from has programs of its own.
+    free: dict[str, Any] = jax.tree.map(lambda leaf: jnp.array(np.asarray(leaf)), found)
+    return ServerState(**{_FIELDS.get(name, name): value for name, value in free.items()})
 
 
 def _checkpointer() -> ocp.Checkpointer:

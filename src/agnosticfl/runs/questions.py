@@ -52,11 +52,3 @@ def split_asked(config: Config, number: int) -> str:
     """Which part a question is about: a client need not be told."""
     looks = num_looks(config)
     return "heldout" if number <= looks else AT_THE_END[number - looks - 1][1]
-
-
-def judged_after(config: Config, t: int) -> bool:
-    """Whether clients are asked something else between round t and the next one."""
-    if config.evaluation_by == "server":
-        return False
-    looks = config.evaluation_every > 0 and t % config.evaluation_every == 0
-    return looks or config.weights_follow == "heldout"

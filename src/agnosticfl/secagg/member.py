@@ -12,10 +12,10 @@
 
 The first three prepare a round, and can be asked while another one is on: what is to be summed is
 said with `Boxes`. A client takes nobody's word for what it can check, answers each request once,
-has a vector under masks in one round at a time, and helps to open one sum of a round of the
-algorithm, however often it is tried. What begins something (`Join`, `Setup`, the `Sum` in `Boxes`)
-must be signed by the server's key and agree with what the client knows. Keep the new state before
-the reply leaves: a client that forgets what it answered could answer twice.
+has a vector under masks in one round of a run at a time, and helps to open one sum of a round of
+the algorithm, however often it is tried. What begins something (`Join`, `Setup`, the `Sum` in
+`Boxes`) must be signed by the server's key and agree with what the client knows. Keep the new state
+before the reply leaves: a client that forgets what it answered could answer twice.
 """
 
 import contextlib
@@ -174,7 +174,9 @@ def _join(member: Member, state: State, asked: Join, now: int) -> Replied:
     drawn = draws.commitment(draw, draws.draw_name(asked.run, number), member.place)
     unsigned = Joined(keys.join_name(asked), member.place, drawn, b"")
     signature = member.signing_key.sign(keys.signed_join(unsigned))
-    return memory.joined(state, number, draw), pack(unsigned._replace(signature=signature))
+    return memory.joined(state, asked.run, number, draw), pack(
+        unsigned._replace(signature=signature)
+    )
 
 
 def _advertise(member: Member, state: State, setup: Setup) -> Replied:
@@ -208,6 +210,7 @@ def _advertise(member: Member, state: State, setup: Setup) -> Replied:
         draws.check_number(setup, unsigned)
     signature = member.signing_key.sign(keys.signed_keys(unsigned))
     part = Part(
+        setup.run,
         setup.number,
         "Peers",
         setup=pack(setup),

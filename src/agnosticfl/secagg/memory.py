@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a client remembers between two messages, and what it must never forget.
 
-It can be in two rounds: one whose sum is being opened, and the next, which is being prepared.
+It can be in two rounds of a run: one whose sum is being opened, and the next, which is being
+prepared; and in rounds of other runs between them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,12 +13,13 @@ import msgpack
 from agnosticfl.errors import check
 from agnosticfl.secagg.primitives import KEY, digest
 
-MOST_ROUNDS = 2
+MOST_ROUNDS = 4
 
 
 class Part(NamedTuple):
     """A client's part in one round, with its secrets."""
 
+    run: bytes
     number: int  # of the round
     waiting_for: str  # kind of the next request
     draw: bytes = b""  # its number for the ring
@@ -44,9 +46,9 @@ class State(NamedTuple):
 IDLE = State()
 
 
-def joined(state: State, number: int, draw: bytes) -> State:
+def joined(state: State, run: bytes, number: int, draw: bytes) -> State:
     """In a further round; of more than can be on at a time the oldest is forgotten."""
-    rounds = (*state.rounds, Part(number, "Setup", draw))[-MOST_ROUNDS:]
+    rounds = (*state.rounds, Part(run, number, "Setup", draw))[-MOST_ROUNDS:]
     return state._replace(number=number, rounds=rounds)
 
 
@@ -62,8 +64,9 @@ def without(state: State, number: int) -> State:
 
 
 def without_older(state: State, part: Part) -> State:
-    """With nothing left of the rounds before: a vector is under masks in one round at a time."""
-    return state._replace(rounds=tuple(p for p in state.rounds if p.number >= part.number))
+    """With nothing left of the run's rounds before: a vector is masked in one at a time."""
+    left = (p for p in state.rounds if p.run != part.run or p.number >= part.number)
+    return state._replace(rounds=tuple(left))
 
 
 def dump(state: State) -> bytes:

@@ -50,7 +50,6 @@ from agnosticfl.deploy.task import EVALUATION, TRAINING, most_clients
 from agnosticfl.errors import check
 from agnosticfl.files import write_bytes
 from agnosticfl.runs.config import Config
-from agnosticfl.runs.questions import judged_after
 from agnosticfl.secagg.agreement import (
     Agreement,
     check_agreement,
@@ -192,9 +191,8 @@ class SecureStrategy(AgnosticStrategy):
     def _following(self, grid: Grid, attempt: Attempt) -> Coming | None:
         """The round after this one, to be prepared beside it."""
         searching = self._cheats.failing or self._losses.failing
-        # A client in another sum forgets what was prepared before it.
-        alone = attempt.kind == TRAINING and not judged_after(self.config, attempt.round)
-        if attempt.round >= self.agreement.rounds or searching or not alone:
+        last = attempt.round >= self.agreement.rounds or attempt.kind != TRAINING
+        if last or searching:
             return None
         after = Attempt(attempt.round + 1, 1, attempt.token)
         known = {node for node, place in self._places.items() if place in self._cheats.named}

@@ -28,10 +28,11 @@ class OwnUser:
 
     def __init__(self, app: Any, table: Path = TABLE):
         self.app, self.table = app, table
+        self.open = not table.exists()  # to everybody
         self.known = WeakSet[Any]()  # connections of this user
 
     async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Send) -> None:
-        if scope["type"] == "lifespan" or not self.table.exists() or self.admitted(scope, receive):
+        if scope["type"] == "lifespan" or self.open or self.admitted(scope, receive):
             await self.app(scope, receive, send)
             return
         headers = [(b"content-length", b"0"), (b"connection", b"close")]

@@ -13,7 +13,6 @@ SETTINGS is a `Settings` as JSON, on the command line: nothing in it is secret.
 
 import logging
 import os
-import random
 import signal
 import sys
 import threading
@@ -26,25 +25,15 @@ from flwr.app import Message
 
 from agnosticfl.deploy.flower.connection import Connection, Stopped, connected, pulled, push
 from agnosticfl.deploy.flower.own_app import OwnApp
+from agnosticfl.deploy.node.pace import Pace
 from agnosticfl.deploy.node.settings import Settings, from_json
 from agnosticfl.errors import one_line_errors
 
 LOG = logging.getLogger("flwr")
 
-SHORTEST = 0.1  # seconds between two looks for a message, while a round is on
-SHARE = 0.2  # of the time since the last message: what waiting for the next one may add
 FAREWELL = 5.0  # seconds to sign off from the server
 UNAUTHORIZED = 401
 JUST_NOW = 2.0  # seconds
-
-
-def pause(idle: float, longest: float) -> float:
-    """Seconds until the next look, if the last message came `idle` seconds ago.
-
-    Shortly after a message the next one may be near. Later a look adds little to the time waited
-    for anyway; who has waited for long looks seldom, and not all clients at the same moments.
-    """
-    return min(max(SHARE * idle, SHORTEST), longest) * random.uniform(0.8, 1.2)
 
 
 def one_message(connection: Connection, app: OwnApp) -> bool:
@@ -56,12 +45,15 @@ def one_message(connection: Connection, app: OwnApp) -> bool:
     if received is None:
         return False
     head, tree = received
-    kind, run, begun = head.metadata.message_type, head.metadata.run_id, time.monotonic()
+    kind, run = head.metadata.message_type, head.metadata.run_id
     LOG.info("Receiving: %s message of run %d", kind, run)
     try:
-        reply = app.answer(pulled(connection, run, tree), connection)
-        push(connection, run, reply, time.monotonic() - begun)
-        LOG.info("Sent: answer to the %s message, after %.2f s", kind, time.monotonic() - begun)
+        message = pulled(connection, run, tree)
+        begun = time.monotonic()
+        reply = app.answer(message, connection)
+        worked = time.monotonic() - begun
+        push(connection, run, reply, worked)
+        LOG.info("Sent: answer to the %s message, after %.2f s of work", kind, worked)
     except Stopped:
         LOG.info("run %d is over; its %s message is not answered", run, kind)
     except Exception as error:
@@ -84,12 +76,13 @@ def _received(connection: Connection) -> tuple[Message, Any] | None:
 
 def serve(connection: Connection, app: OwnApp, longest: float) -> NoReturn:
     """Answers messages for ever."""
-    last = time.monotonic()
+    pace = Pace(longest)
     while True:
+        now = time.monotonic()
         if one_message(connection, app):
-            last = time.monotonic()
+            pace.answered(now)
         else:
-            time.sleep(pause(time.monotonic() - last, longest))
+            time.sleep(pace.pause())
 
 
 class Leave(BaseException):
@@ -119,8 +112,7 @@ class Refusals(logging.Handler):
 def main(text: str) -> NoReturn:
     """Serves until a signal ends it (status 0), or the server does not let it in (1)."""
     settings = from_json(text)
-    for handler in LOG.handlers:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    _log_with_times()
     refusals, requests = Refusals(), logging.getLogger("httpx")
     requests.addHandler(refusals)
     requests.setLevel(logging.INFO)
@@ -139,6 +131,14 @@ def main(text: str) -> NoReturn:
     LOG.info(reason or "this client has left")
     logging.shutdown()
     os._exit(1 if reason else 0)  # there may be work under way that nobody wants any more
+
+
+def _log_with_times() -> None:
+    """One line for each event, with its time; Flower's own has colours in the place of times."""
+    lines = logging.StreamHandler(sys.stdout)
+    lines.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    LOG.handlers[:] = [lines]
+    LOG.propagate = False
 
 
 def connected_once(settings: Settings, app: OwnApp) -> str:

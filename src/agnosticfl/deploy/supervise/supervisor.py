@@ -82,8 +82,9 @@ class Supervisor:
                 raise Failed(f"something listens on {self.entrance.address} already")
             self.superlink = self._start_superlink()
             self._wait_for(self.link, self.superlink, "the SuperLink")
-        self.guard()
+            self._known.clear()
         self.register()
+        self.guard()  # last: who comes now is known
         return self.superlink
 
     def guard(self) -> None:
