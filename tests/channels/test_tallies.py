@@ -11,8 +11,11 @@ import pytest
 from agnosticfl.channels.bounds import Bounds
 from agnosticfl.channels.tallies import bounded, tallies_in_fixed_point, tallies_in_the_clear
 from agnosticfl.core.channel import Adders
-from agnosticfl.core.evaluate import measurer
-from agnosticfl.core.tally import Tally, added, form_of, tallies
+from agnosticfl.core.evaluate import full_evaluator, measurer
+from agnosticfl.core.federated import from_arrays
+from agnosticfl.core.metrics import token_loss
+from agnosticfl.core.model import from_functions
+from agnosticfl.core.tally import Tally, added, form_of, tallies, told
 from agnosticfl.errors import BadInput
 from tests.helpers.tallies import METRICS, classifier, examples, weights
 
@@ -76,6 +79,38 @@ def test_a_mean_that_is_too_large_becomes_the_bound_and_is_counted():
     channel, total = summed(9, [own._replace(means=means), *own_tallies()[1:]])
     assert channel.implausible((), total, adders(9)) is None
     assert channel.decode((), total, None).report["clients_clipped"] == 1
+
+
+def test_sentences_weigh_as_many_tokens_as_they_have():
+    """So none of them is clipped, and the perplexity is that of all tokens."""
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(4, 9, size=(60, 6))
+    tokens[::3, 4:] = 0  # padding
+    data = from_arrays({"tokens": tokens}, rng.integers(4, size=60), rng.integers(2, size=60))
+
+    def forward(params: Any, given: Any) -> Any:
+        return params["w"][given["tokens"]]
+
+    model = from_functions(
+        lambda _: {"w": jnp.asarray(rng.normal(size=(10, 10)), jnp.float32)},
+        lambda w, e: token_loss(forward(w, e), e["tokens"]).total,
+        forward=forward,
+        outputs="tokens",
+        wanted=lambda e: e["tokens"],
+        metrics=("perplexity", "in_vocab_accuracy"),
+    )
+    form, params = form_of(model, data), model.init(jax.random.key(0))
+    assert form.longest == 6
+    each = [own for _, own in tallies(form, measurer(model, data)(params))]
+    channel = tallies_in_fixed_point(form, 4, BOUNDS)
+    words = [channel.encode((), own, jax.random.key(0)) for own in each]
+    total = jax.tree.map(lambda *leaves: sum(x.astype(np.int64) for x in leaves), *words)
+    assert channel.implausible((), total, Adders(jnp.ones(2), 4)) is None
+    decoded, _, report = channel.decode((), total, jax.random.key(0))
+    assert report["clients_clipped"] == 0
+    found, expected = told(form, decoded), full_evaluator(model, data)(params)
+    for domain, values in expected.domains.items():
+        assert found.domains[domain] == pytest.approx(values, rel=1e-9)
 
 
 def test_a_client_with_too_many_examples_is_told_so():

@@ -126,7 +126,7 @@ def changed(own: Any, part: str, name: str, place: Any, by: float) -> Any:
     [
         ("means", "loss", (1, 0), -1000, "its examples are"),
         ("means", "loss", (1, 0), 0.5, "its examples are"),
-        ("means", "accuracy", (1, 1), 1, "the weight of accuracy is"),
+        ("means", "accuracy", (1, 1), -1000, "the weight of accuracy is"),
         ("tables", "classes", (0, 1, 0), 1, "its table of classes is none of"),
         ("tables", "classes", (0, 0, 0), 500, "its table of classes is none of"),
         ("tables", "scores", (2, 0, 1, 3), 1, "its table of scores is none of"),

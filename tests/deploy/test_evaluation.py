@@ -347,6 +347,33 @@ def test_sums_that_were_opened_are_not_asked_for_again(tmp_path: Path, keys: Pat
     assert read_json(tmp_path / "run" / "summary.json") == before
 
 
+def third_lost(kind: str) -> Fault:
+    """The third answer of that kind does not arrive: after two rounds, that of the first look."""
+    seen: list[Message] = []
+
+    def fault(reply: Message) -> Message | None:
+        answer: Any = reply.content.config_records.get(SECURE, ConfigRecord()).get(REQUEST)
+        if answer and kind_of(answer) == kind:
+            seen.append(reply)
+            return None if len(seen) == 3 else reply
+        return reply
+
+    return fault
+
+
+def test_a_look_that_is_lost_while_it_is_opened_is_left_out(
+    tmp_path: Path, keys: Path, caplog: pytest.LogCaptureFixture
+):
+    """Two have revealed their seeds for it, and will not do so again; training goes on."""
+    faults = {2: third_lost("Revealed"), 3: third_lost("Revealed")}
+    play(tmp_path, toy("secure.name=simulate"), keys=keys, faults=faults)
+    assert "no client had an example to look at after round 2" in caplog.text
+    assert not any("heldout" in record for record in read_records(tmp_path / "run"))
+    found = read_json(tmp_path / "run" / "summary.json")
+    assert "best" not in found
+    assert sum(found["examples"]["test"].values()) > 0
+
+
 def test_a_client_that_does_not_evaluate_refuses(tmp_path: Path, caplog: Any):
     task = toy()
     asks = task.config

@@ -92,7 +92,7 @@ def tallies_in_fixed_point(form: Form, clients: int, bounds: Bounds) -> Channel:
             _flag("left out", sums.left_out, adders)
             or _flag("clipped", _signed(total).clipped, adders)
             or wrong(form, sums, rounded[1])
-            or _beyond(bounds, sums, adders, *rounded.tolist())
+            or _beyond(form, bounds, sums, adders, *rounded.tolist())
         )
 
     return Channel(lambda: (), encode, lambda message: message, decode, implausible=implausible)
@@ -143,7 +143,12 @@ def _flag(what: str, value: np.ndarray, adders: Adders) -> str | None:
 
 
 def _beyond(
-    bounds: Bounds, total: Tally, adders: Adders, rounded_total: float, rounded_weight: float
+    form: Form,
+    bounds: Bounds,
+    total: Tally,
+    adders: Adders,
+    rounded_total: float,
+    rounded_weight: float,
 ) -> str | None:
     count = total.means["loss"][1]
     holders = [adders.clients] * len(count) if adders.holders is None else adders.holders
@@ -155,6 +160,8 @@ def _beyond(
     if count.sum() > bounds.examples * adders.clients:
         return f"Σ N is {count.sum():.10g}; it must be at most {bounds.examples} of each client"
     for name, (sums, weight) in total.means.items():
+        if (weight > form.longest * count * (1 + 1e-12) + rounded_weight).any():
+            return f"the weight of {name} is {weight.tolist()}, for {count.tolist()} examples"
         # Each rounding of float64 is far below that of the words.
         highest = bounds.loss * (weight + rounded_weight) * (1 + 1e-12) + rounded_total
         for i in np.flatnonzero(np.abs(sums) > highest):
