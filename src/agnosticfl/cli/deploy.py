@@ -282,6 +282,7 @@ def client(
     from agnosticfl.deploy.task import check_program, read_task
 
     eligibility.conditions([name for name in when.split(",") if name], min_examples)
+    check(0 < poll <= MOST, f"--poll is {poll}; it must be above 0 and at most {MOST:.0f} seconds")
     sign = key.with_suffix(".sign")
     for file in (authority, key, *((roster, sign) if roster else ())):
         check(file.is_file(), f"there is no file {file}")
@@ -301,7 +302,6 @@ def client(
         config |= {"fewest": fewest, "dishonest": dishonest, "alone": alone}
         config |= {"memory": str(link.home / "secure.memory")}
         own_member(agreed, config, held_domains(open_store(data).splits["train"]))
-    check(0 < poll <= MOST, f"--poll is {poll}; it must be above 0 and at most {MOST:.0f} seconds")
     command = processes.client_command(
         link, key.resolve(), app.resolve(), config, supernode=supernode, longest=poll
     )
