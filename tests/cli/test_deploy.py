@@ -215,6 +215,10 @@ def _options(*names: str) -> list[str]:
             ("client", *_options("server", "ca", "app", "key", "data"), "--when", "asleep"),
             "unknown condition 'asleep'",
         ),
+        (
+            ("client", *_options("server", "ca", "app", "key", "data"), "--poll", "0"),
+            "--poll is 0.0; it must be above 0 and at most 3600 seconds",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(

@@ -317,6 +317,7 @@ def client(
     from agnosticfl.deploy.task import FIGURES, check_program, read_task
 
     eligibility.conditions([name for name in when.split(",") if name], min_examples)
+    check(0 < poll <= MOST, f"--poll is {poll}; it must be above 0 and at most {MOST:.0f} seconds")
     sign = key.with_suffix(".sign")
     for file in (authority, key, *((roster, sign) if roster else ())):
         check(file.is_file(), f"there is no file {file}")
@@ -341,7 +342,6 @@ def client(
         used = [name for name in ("train", *(KEPT if keeps else ())) if name in splits]
         held = {domain for name in used for domain in held_domains(splits[name])}
         own_member(agreed, config, sorted(held))
-    check(0 < poll <= MOST, f"--poll is {poll}; it must be above 0 and at most {MOST:.0f} seconds")
     command = processes.client_command(
         link, key.resolve(), app.resolve(), config, supernode=supernode, longest=poll
     )

@@ -69,12 +69,15 @@ def pulled(connection: Connection, run: int, tree: Any) -> Message:
     return message
 
 
-def push(connection: Connection, run: int, reply: Message, seconds: float) -> None:
-    """Sends an answer, and those of its parts that the server does not have."""
+def push(connection: Connection, run: int, reply: Message) -> None:
+    """Sends an answer, and those of its parts that the server does not have.
+
+    Flower would like to know how long the app has worked; it is not told.
+    """
     reply.metadata.__dict__["_message_id"] = reply.object_id
     with _objects.no_object_id_recompute():
         parts = _objects.get_all_nested_objects(reply)
-        missing, session = connection.send(reply, _objects.get_object_tree(reply), seconds)
+        missing, session = connection.send(reply, _objects.get_object_tree(reply), 0.0)
         _parts.push_objects(
             parts,
             lambda name, content: connection.push_object(run, session, name, content),

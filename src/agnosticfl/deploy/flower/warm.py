@@ -52,7 +52,7 @@ def one_message(connection: Connection, app: OwnApp) -> bool:
         begun = time.monotonic()
         reply = app.answer(message, connection)
         worked = time.monotonic() - begun
-        push(connection, run, reply, worked)
+        push(connection, run, reply)
         LOG.info("Sent: answer to the %s message, after %.2f s of work", kind, worked)
     except Stopped:
         LOG.info("run %d is over; its %s message is not answered", run, kind)
