@@ -255,6 +255,7 @@ def one(out: Path, **changes: Any) -> list[Found]:
         "task": "t", "data": {"name": "given from Python"}, "model": {"name": "given from Python"},
         **SETTINGS,
     }  # fmt: skip
+    task |= {"algorithms": options.pop("algorithms_table", {})}
     load = lambda _: (quadratic(), DATA)  # noqa: E731
     return tuning.tune(task, out, algorithms=["fedavg"], load=load, **options)
 
@@ -284,6 +285,26 @@ def test_a_folder_takes_the_same_search_and_more_of_it_only(tmp_path: Path):
         one(tmp_path / "thesis")
 
 
+def test_a_search_can_be_judged_by_the_excess_over_reference_losses(tmp_path: Path):
+    """Both domains have the same loss L, so the worst is the one whose reference is lower."""
+    references = {"excess-risk": {"options": {"references": {"0": -1.0, "1": 2.0}}}}
+    (plain,) = one(tmp_path / "plain", algorithms_table=references)
+    (found,) = one(tmp_path / "out", algorithms_table=references, score="excess")
+    assert found.metric == "excess loss"
+    for by_loss, by_excess in zip(plain.result.measured, found.result.measured, strict=True):
+        assert by_loss.mean is not None
+        assert by_excess.mean == pytest.approx(by_loss.mean + 1)
+        assert (by_excess.domain, by_excess.gap) == ("0", pytest.approx(3))
+    assert found.settings == plain.settings  # the least of both
+    with pytest.raises(BadInput, match='holds another search: score was "worst" and is now "exc'):
+        one(tmp_path / "plain", algorithms_table=references, score="excess")
+    old = json.loads((tmp_path / "plain" / "tune.json").read_text())
+    del old["score"]  # as a version without scores wrote it
+    (tmp_path / "plain" / "tune.json").write_text(json.dumps(old))
+    (again,) = one(tmp_path / "plain", algorithms_table=references)
+    assert again.settings == plain.settings
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -298,6 +319,8 @@ def test_a_folder_takes_the_same_search_and_more_of_it_only(tmp_path: Path):
         ({"looks": 0}, "number of looks is 0; it must be at least 1"),
         ({"looks": 11}, "--looks is 11, but a trial has only 10 rounds"),
         ({"target": "1"}, "none of fedavg takes a --target"),
+        ({"score": "mean"}, "unknown --score: 'mean' (allowed: worst, excess)"),
+        ({"score": "excess"}, "--score excess needs a reference loss of 0, 1 in [algorithms.exc"),
         ({"sets": ["weight_rule.learning_rate=2"]}, "has no effect on any of fedavg"),
     ],
 )

@@ -4,7 +4,7 @@
 import functools
 import re
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -143,14 +143,26 @@ def outcome(
     metric: str,
     domains: Sequence[str],
     looks: int,
+    references: Mapping[str, float] | None = None,
 ) -> Outcome:
-    """What a trial came to, from its last looks; `domains` are those that count."""
+    """What a trial came to, from its last looks.
+
+    Args:
+      domains: those that count.
+      references: domain -> a loss; if given, it is judged by how far the losses are above them.
+    """
     last = [record["heldout"] for record in records if "heldout" in record][-looks:]
     results = [{domain: look[domain] for domain in domains} for look in last]
-    numbers = [result[d][name] for result in results for d in domains for name in ("loss", metric)]
+    names = ("loss", metric) if references is None else ("loss",)
+    numbers = [result[d][name] for result in results for d in domains for name in names]
     if summary["diverged"] is not None or None in numbers:  # a file has no infinities
         return Outcome(None, None, None)
-    higher = summary["higher_is_better"][metric]
+    if references is not None:
+        results = [
+            {d: {**result[d], metric: result[d]["loss"] - references[d]} for d in domains}
+            for result in results
+        ]
+    higher = references is None and summary["higher_is_better"][metric]
     worst = [worst_domain(result, metric, higher) for result in results]
     return Outcome(
         statistics.fmean(w.value for w in worst),
