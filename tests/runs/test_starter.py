@@ -101,9 +101,7 @@ def test_a_network_comes_first_where_there_are_many_rows():
     assert list(fitting_models(seen(None))) == ["linear", "mlp"]
 
 
-@pytest.mark.parametrize(
-    ("risk_sets", "models"), [(True, ["cox", "hazard"]), (False, ["hazard"])]
-)
+@pytest.mark.parametrize(("risk_sets", "models"), [(True, ["cox", "hazard"]), (False, ["hazard"])])
 def test_survival_gets_a_model_of_it(tmp_path: Path, risk_sets: bool, models: list[str]):
     files = write(tmp_path, patients(16))
     write_store(load_patients([files], risk_sets=risk_sets), tmp_path / "store")

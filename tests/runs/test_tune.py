@@ -19,6 +19,7 @@ from agnosticfl.runs.compare import compare
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import Stopped, run
+from agnosticfl.runs.trials import outcome, undefined_in
 from agnosticfl.runs.tune import Found, Watch
 from agnosticfl.runs.tuned import tuned_task
 from tests.helpers.problems import federated, quadratic
@@ -303,6 +304,20 @@ def test_a_search_can_be_judged_by_the_excess_over_reference_losses(tmp_path: Pa
     (tmp_path / "plain" / "tune.json").write_text(json.dumps(old))
     (again,) = one(tmp_path / "plain", algorithms_table=references)
     assert again.settings == plain.settings
+
+
+def test_a_domain_that_leaves_the_metric_undefined_is_no_divergence():
+    """A c-index without an event, or AUROC of one class: the others decide."""
+    look = {"a": {"loss": 1.0, "auroc": 0.7}, "b": {"loss": 2.0, "auroc": None}}
+    records = [{"round": t, "heldout": look} for t in (1, 2)]
+    summary = {"diverged": None, "higher_is_better": {"auroc": True}}
+    assert undefined_in(records, "auroc", ["a", "b"]) == ["b"]
+    assert outcome(records, summary, "auroc", ["a", "b"], 2) == (0.7, "a", 0.0)
+    assert outcome(records, summary, "auroc", ["b"], 2) == (None, None, None)
+    # Where the loss is gone too, or the metric was there once, the model is to blame.
+    lost = [*records, {"round": 3, "heldout": {**look, "b": {"loss": None, "auroc": None}}}]
+    assert undefined_in(lost, "auroc", ["a", "b"]) == []
+    assert outcome(lost, summary, "auroc", ["a", "b"], 2).score is None
 
 
 @pytest.mark.parametrize(

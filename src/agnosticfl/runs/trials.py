@@ -147,15 +147,22 @@ def outcome(
 ) -> Outcome:
     """What a trial came to, from its last looks.
 
+    A domain whose examples leave the metric undefined (a c-index without an event) has no part in
+    it; `undefined_in` names it.
+
     Args:
       domains: those that count.
       references: domain -> a loss; if given, it is judged by how far the losses are above them.
     """
     last = [record["heldout"] for record in records if "heldout" in record][-looks:]
+    if references is None:
+        without = undefined_in(records, metric, domains)
+        domains = [domain for domain in domains if domain not in without]
     results = [{domain: look[domain] for domain in domains} for look in last]
     names = ("loss", metric) if references is None else ("loss",)
     numbers = [result[d][name] for result in results for d in domains for name in names]
-    if summary["diverged"] is not None or None in numbers:  # a file has no infinities
+    # A file has no infinities.
+    if summary["diverged"] is not None or None in numbers or not numbers:
         return Outcome(None, None, None)
     if references is not None:
         results = [
@@ -169,6 +176,19 @@ def outcome(
         statistics.mode(w.domain for w in worst),
         statistics.fmean(w.gap for w in worst),
     )
+
+
+def undefined_in(
+    records: Sequence[dict[str, Any]], metric: str, domains: Sequence[str]
+) -> list[str]:
+    """The domains that have a loss in every look, and the metric in none."""
+    looks = [record["heldout"] for record in records if "heldout" in record]
+    return [
+        domain
+        for domain in domains
+        if all(look[domain]["loss"] is not None for look in looks)
+        and all(look[domain][metric] is None for look in looks)
+    ]
 
 
 def trial_folder(config: Config, keys: Sequence[str], setting: Setting) -> Path:

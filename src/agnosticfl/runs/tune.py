@@ -30,7 +30,16 @@ from agnosticfl.runs.resolve import title
 from agnosticfl.runs.run import run
 from agnosticfl.runs.search import Searched, searched
 from agnosticfl.runs.tasks import parse_set, put_dotted, task_table, task_text
-from agnosticfl.runs.trials import Load, Outcome, Tried, loading, outcome, sharing, trial_folder
+from agnosticfl.runs.trials import (
+    Load,
+    Outcome,
+    Tried,
+    loading,
+    outcome,
+    sharing,
+    trial_folder,
+    undefined_in,
+)
 from agnosticfl.runs.tuned import tuned_file, tuned_task
 
 METHODS_BY_DEFAULT = ("fedavg", "afa")
@@ -220,6 +229,13 @@ def _measuring(
     make_built = sharing(load, plan.keys)
     done = 0
 
+    said: set[str] = set()
+
+    def say_once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            watch.say("warning: " + text)
+
     def say(text: str) -> None:  # that a trial is there already, or diverged, is in the table
         if "complete already" not in text and not text.startswith("warning: the "):
             watch.say(text)
@@ -243,6 +259,12 @@ def _measuring(
         done += 1
         domains = plan.domains[seed]
         records = read_records(folder)
+        if plan.references is None:
+            for domain in undefined_in(records, plan.metric, domains):
+                say_once(
+                    f"the search does not see {domain!r}: its held-out examples leave"
+                    f" {plan.metric} undefined"
+                )
         return outcome(records, summary, plan.metric, domains, asked.looks, plan.references)
 
     def measure(settings: Sequence[Setting]) -> list[Tried]:
