@@ -334,7 +334,7 @@ def test_a_domain_that_leaves_the_metric_undefined_is_no_divergence():
         ({"looks": 0}, "number of looks is 0; it must be at least 1"),
         ({"looks": 11}, "--looks is 11, but a trial has only 10 rounds"),
         ({"target": "1"}, "none of fedavg takes a --target"),
-        ({"score": "mean"}, "unknown --score: 'mean' (allowed: worst, excess)"),
+        ({"score": "mean"}, "unknown --score 'mean' (allowed: worst, excess)"),
         ({"score": "excess"}, "--score excess needs a reference loss of 0, 1 in [algorithms.exc"),
         ({"sets": ["weight_rule.learning_rate=2"]}, "has no effect on any of fedavg"),
     ],
