@@ -38,7 +38,7 @@ def task_of(store: Store, path: Path, model: str | None = None) -> dict[str, Any
 def test_it_runs_as_it_is(folder: Path, tmp_path: Path, kind: str, model: str):
     file = tmp_path / "my.toml"
     file.write_text(starter_task(open_store(folder / kind), str(folder / kind)))
-    config = resolve(str(file), rounds=2, sets=["evaluation_every=1", "engine=steps"])
+    config = resolve(str(file), rounds=2, sets=["evaluation_every=1"])
     assert config.model["name"] == model
     summary = run(config, tmp_path / "run")
     assert config.metric in summary["test"][summary["domains"][0]]
