@@ -147,7 +147,7 @@ def test_a_client_that_evaluates_gives_the_sums_of_jax():
     found, expected = (
         measure(Asked(config, EVALUATION, 2, model, kept, params, 0, 0)) for model in (own, same)
     )
-    assert sum(expected.evaluation.examples) == kept["test"].num_examples > 80
+    assert sum(expected.evaluation.examples) == kept["test"].num_examples > 30
     np.testing.assert_array_equal(
         found.own.tables["scores"].sum(axis=(1, 2, 3)) / 3, expected.own.means["loss"][1]
     )
