@@ -36,6 +36,8 @@ def write_predictions(
     (out / FOLDER).mkdir(exist_ok=True)
     splits = {"heldout": built.data.heldout, "test": built.data.test}
     for split, result in results.items():
+        if split in built.looks:  # of those who are not public, no single item is written
+            continue
         data, (client, domain, sums, outputs, wanted, by_example) = splits[split], result.measured
         assert data is not None
         arrays: dict[str, Any] = {
