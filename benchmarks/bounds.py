@@ -53,7 +53,7 @@ def main() -> None:
 def task(clients: int, data: int) -> tuple[str, str, None, int, None, list[str]]:
     """Arguments of `resolve`: points of ten times as many clients, the model of the task."""
     sets = [f"data.clients={10 * clients}", f"data.seed={data}", "data.examples=10"]
-    sets += ["data.heldout_fraction=0.0", "data.test_fraction=0.0005", "evaluation_every=0"]
+    sets += ["data.heldout_fraction=0.0", "data.test_fraction=0.05", "evaluation_every=0"]
     return "synthetic-points", "afa", None, 0, None, [*sets, f"clients_per_round={clients}"]
 
 

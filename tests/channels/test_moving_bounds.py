@@ -51,7 +51,7 @@ def bounds_of(channel: Channel, clients: int) -> np.ndarray:
 
 @pytest.mark.parametrize("clients", [20, 200])
 def test_no_bound_drifts_by_a_factor_of_four(clients: int):
-    first = {"clip": 1.0, "weight": 1.5, "examples": 30.0, "loss": 2.0}
+    first: dict[str, Any] = {"clip": 1.0, "weight": 1.5, "examples": 30.0, "loss": 2.0}
     wanted = bounds_of(following(clients, 0.5, first), clients)
     like = contribution_shapes(linear(), 2)
     for epsilon in (1.0, 8.0, 64.0):

@@ -104,12 +104,12 @@ def saved(folder: Path, like: Any) -> list[Any]:
 @pytest.fixture
 def constant_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every noised sum is the same whatever the data: noise of a test, and no data at all."""
-    source = noise_source(Secrets(secret_of_a_test(0)))
 
-    def noise_alone(total: np.ndarray, sigma: np.ndarray) -> np.ndarray:
-        return source(int(sigma), 1, total.size).astype(np.float32)
+    def noise_alone(*_: Any) -> Any:
+        source = noise_source(Secrets(secret_of_a_test(0)))
+        return lambda total, sigma: source(int(sigma), 1, total.size).astype(np.float32)
 
-    monkeypatch.setattr("agnosticfl.channels.dp.independent", lambda *_: noise_alone)
+    monkeypatch.setattr("agnosticfl.channels.dp.independent", noise_alone)
     monkeypatch.setattr(
         "agnosticfl.runs.looks.discrete_gaussian",
         lambda sigma, size, _: Hiding(discrete.discrete_gaussian(sigma, size, stretched(b"", 0))),
@@ -198,7 +198,6 @@ def test_public_clients_are_measured_as_they_are(tmp_path: Path):
     [
         (["client_spread=true"], "client_spread tells of single clients; set it to false, or"),
         (["weights_follow='heldout'"], "set evaluation_every = 0, or state that their results"),
-        (["metric='auroc'", "model.classes=2"], "choose one that is a mean, such as"),
     ],
 )
 def test_what_would_leak_is_refused_with_the_private_way(
@@ -207,6 +206,14 @@ def test_what_would_leak_is_refused_with_the_private_way(
     (tmp_path / "points.toml").write_text(TASK.format(seed=1))
     with pytest.raises(BadInput, match=message):
         build(resolve(str(tmp_path / "points.toml"), sets=sets))
+
+
+def test_a_metric_of_all_outputs_at_once_is_refused(tmp_path: Path):
+    (tmp_path / "points.toml").write_text(TASK.format(seed=1))
+    config = resolve(str(tmp_path / "points.toml"))
+    built = build(config)
+    with pytest.raises(BadInput, match='choose one that is a mean, such as "loss", or state'):
+        looks.build_looks(config, built.data, built.readings, ["accuracy"])
 
 
 def test_what_was_learnt_from_training_clients_is_refused():
@@ -230,7 +237,7 @@ def test_a_noised_look_is_near_what_clients_say():
     look = looks.Look(1, 0.5, budget, {"loss": 5.0})
     secrets = Secrets(secret_of_a_test(1))
     found = looks.noised(look, data, measured, {"loss": Reading(False)}, secrets)
-    means = [found.domains[domain]["loss"] for domain in data.domains]
+    means = [found.domains[domain]["loss"] or 0.0 for domain in data.domains]
     np.testing.assert_allclose(means, [1.0, 3.0], atol=0.1)
     assert found.overall["loss"] == pytest.approx(2.0, abs=0.1)
     # A client with both domains counts half in each: its vector has norm 1 like the others'.

@@ -21,7 +21,7 @@ from agnosticfl.core.channel import ChannelBuilder, plain
 from agnosticfl.core.cohorts import SamplerBuilder
 from agnosticfl.core.contribution import contribution_shapes, report_shapes
 from agnosticfl.core.evaluate import metric_readings
-from agnosticfl.core.federated import FederatedData, Splits, digest_of
+from agnosticfl.core.federated import FederatedData, Splits, digest_of, main_domain
 from agnosticfl.core.metrics import Reading
 from agnosticfl.core.model import Model, Need
 from agnosticfl.core.precision import model_in_precision
@@ -31,7 +31,13 @@ from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.methods.base import Algorithm, Parts, reports_per_round
 from agnosticfl.options import call_with_options, options_of
 from agnosticfl.privacy.entropy import Secrets, fresh_secret, secret_of_a_test
-from agnosticfl.privacy.secret_cohorts import in_turns, secret_cohorts
+from agnosticfl.privacy.secret_cohorts import (
+    Silo,
+    cohorts_of_silos,
+    in_turns,
+    secret_cohorts,
+    silos_of,
+)
 from agnosticfl.registry import ENGINES, MODELS, SAMPLERS, SOURCES
 from agnosticfl.runs import processes
 from agnosticfl.runs.config import Config
@@ -94,7 +100,8 @@ def assemble(
     readings = metric_readings(model, data.test)
     choose(config.metric, readings, f"metric of model {config.model['name']!r}")
     secrets = build_secrets(config)
-    privacy, heldout = build_privacy(config, model, data, secrets), _followed(config, data)
+    silos = _silos(config, data)
+    privacy, heldout = build_privacy(config, model, data, secrets, silos), _followed(config, data)
     looks = build_looks(config, data, readings, [*model.exact])
 
     def steps(key: str) -> optax.GradientTransformation:
@@ -114,7 +121,7 @@ def assemble(
         normalisation=config.normalisation,
         init_domain_weights=config.init_domain_weights,
         seed=config.seed,
-        cohorts=_cohorts(config, secrets),
+        cohorts=_cohorts(config, secrets, silos),
         engine=engine,
         heldout=heldout,
         channel=channel or build_channel(config, privacy),
@@ -166,16 +173,33 @@ def build_secrets(config: Config) -> Secrets | None:
     return Secrets(bytes.fromhex(processes.from_first(lambda: fresh_secret().hex())))
 
 
-def _cohorts(config: Config, secrets: Secrets | None) -> SamplerBuilder:
+def _silos(config: Config, data: Splits) -> list[Silo] | None:
+    """Where the owners of examples are, if clients are owners."""
+    if (config.dp or {}).get("silos") is None:
+        return None
+    check(
+        config.weights_follow == "train",
+        "dp: with silos λ follows those who train; set weights_follow = 'train'",
+    )
+    return silos_of(data.train.domains, main_domain(data.train), config.clients_per_round)
+
+
+def _cohorts(config: Config, secrets: Secrets | None, silos: list[Silo] | None) -> SamplerBuilder:
     """Who takes part; in a private run nobody can compute it from the seed."""
     if secrets is None:
         return SAMPLERS.build(config.sampling, "sampling")
     correlated = (config.dp or {}).get("noise", "independent") != "independent"
+    if silos is not None:
+        return cohorts_of_silos(secrets, silos)
     return in_turns if correlated else secret_cohorts(secrets)
 
 
 def build_privacy(
-    config: Config, model: Model, data: Splits, secrets: Secrets | None
+    config: Config,
+    model: Model,
+    data: Splits,
+    secrets: Secrets | None,
+    silos: list[Silo] | None = None,
 ) -> Privacy | None:
     """The privacy of a run; refused where cohorts depend on what clients hold."""
     if config.dp is None:
@@ -195,7 +219,7 @@ def build_privacy(
     train, heldout = data.train, _followed(config, data)
     shapes = contribution_shapes(model, train.num_domains)
     number = config.clients_per_round
-    facts = RunFacts(shapes, config.rounds, number, train.num_clients, secrets)
+    facts = RunFacts(shapes, config.rounds, number, train.num_clients, secrets, silos)
     privacy: Privacy = call_with_options(differential_privacy, config.dp, "dp", facts)
     if heldout is None:
         return privacy

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from msgspec import Meta
 
 from agnosticfl.channels.dp.clipping import ClipBounds, PrivacyState, follow, private, vector_size
-from agnosticfl.channels.dp.correlated import (
+from agnosticfl.channels.dp.ftrl import (
     KINDS,
     Strategy,
     correlated,
@@ -40,8 +40,8 @@ from agnosticfl.privacy.accounting import Accountant, Budget, Charge
 from agnosticfl.privacy.entropy import Secrets, fresh_secret
 from agnosticfl.privacy.ledger import Plan
 from agnosticfl.privacy.noise_source import noise_source
+from agnosticfl.privacy.secret_cohorts import Silo
 
-UNIT = "client"  # whose data may be anything, for all that the outcome tells
 NOT_PRIVATE = "NOT PRIVATE: the noise follows from dp.test_seed, and anybody can subtract it"
 
 
@@ -53,6 +53,7 @@ class RunFacts(NamedTuple):
     clients_per_round: int  # c
     num_clients: int  # K
     secrets: Secrets | None = None  # the run's own; fresh ones if None
+    silos: Sequence[Silo] | None = None  # where clients are, if those are owners of examples
 
 
 class Privacy(NamedTuple):
@@ -66,6 +67,9 @@ class Privacy(NamedTuple):
     bounds: str  # how they move, in words
     test_seed: int | None
     strategy: Strategy | None = None  # of correlated noise
+    silos: Mapping[str, tuple[int, int, Accountant]] | None = (
+        None  # owners, per round, what it costs
+    )
     # Of the held-out clients, if their losses move λ. Nobody is in both groups, so a client spends
     # what its own group does.
     reports: "Privacy | None" = None
@@ -84,6 +88,7 @@ def differential_privacy(
     examples: Positive = 100.0,
     loss: Positive = 5.0,
     quantile: Annotated[float, Meta(ge=0, lt=1)] = 0.5,
+    silos: Literal["domain"] | None = None,
     public: Sequence[Literal["heldout", "test"]] = (),
     test_seed: Annotated[int, Meta(ge=0)] | None = None,
 ) -> Privacy:
@@ -104,12 +109,15 @@ def differential_privacy(
       loss: first bound on a client's mean loss, so that ‖L^k‖ ≤ loss · examples.
       quantile: of the updates' norms, which `clip` follows (the other bounds follow a higher one);
         0 for fixed bounds.
+      silos: `"domain"` if the data's clients are owners of examples (patients), and those of one
+        domain are in one silo (a hospital), which clips, draws and noises for itself. Then ε is for
+        one owner, silo by silo.
       public: splits whose clients agreed that their results are published as they are; those of
         others are noised (`runs.looks`).
       test_seed: for tests only: noise that follows from a number. Such a run is not private, and
         says so wherever it says anything.
     """
-    del public  # of those who train, nobody
+    del public, silos  # of those who train, nobody; `run` knows the silos
     c = run.clients_per_round
     population = run.num_clients if population is None else population
     choose(mode, ("central", "distributed"), "mode of dp")
@@ -128,12 +136,18 @@ def differential_privacy(
         check(0 < value < math.inf, f"dp: {name} is {value}; it must be a number above 0")
     check(0 <= quantile < 1, f"dp: quantile is {quantile}; it must be from 0 (fixed) to below 1")
     size = vector_size(run.like)
-    shares = c if mode == "distributed" else 1
+    places = 1 if run.silos is None else len(run.silos)
+    shares = 1 if mode == "central" else c if run.silos is None else places
+    check(
+        run.silos is None or noise == "independent",
+        "dp: silos add noise of their own, which is independent from round to round",
+    )
+    rates = [s.per_round / len(s.owners) for s in run.silos] if run.silos else [c / population]
     strategy = None
     if noise != "independent":
         strategy = find_strategy(noise, run.rounds, max(population // c, 1))
 
-    def accountant(units: int | None) -> Accountant:
+    def accountant(units: int | None, rate: float) -> Accountant:
         """With these units, or with those that suit each z."""
 
         def sensitivity(z: float) -> float:
@@ -142,31 +156,43 @@ def differential_privacy(
         def lattice(z: float, rounds: int) -> float:
             return accounting.off_lattice(z * (units or units_for(c, z)), rounds * size)
 
-        if strategy is not None:
+        if (found := strategy) is not None:
             return accounting.one_release(
-                lambda z: sensitivity_of(strategy, size, units or units_for(c, z)), lattice
+                lambda z: sensitivity_of(found, size, units or units_for(c, z)), lattice
             )
-        if mode == "distributed":
+        if mode == "distributed" and run.silos is None:
             return accounting.known_cohorts(sensitivity)
-        return accounting.sampled_gaussian(c / population, sensitivity, lattice)
+        return accounting.sampled_gaussian(rate, sensitivity, lattice)
 
-    budget = accounting.check_budget(Budget(epsilon, delta, accountant(None)))
+    worst = max(rates)
+    budget = accounting.check_budget(Budget(epsilon, delta, accountant(None, worst)))
     z = noise_multiplier
     if z is None:
         z = accounting.find_noise(budget, run.rounds)
     check(0 < z < math.inf, f"dp: noise_multiplier is {z}; it must be a number above 0")
     units = units_for(c, z)
-    budget, scale = budget._replace(accountant=accountant(units)), scale_for(z, units, shares)
-    scale = scale._replace(spread=1.0 if strategy is None else strategy.spread)
+    budget, scale = (
+        budget._replace(accountant=accountant(units, worst)),
+        scale_for(z, units, shares),
+    )
+    draws = places if mode == "central" else shares  # every silo noises its own sum
+    spread = math.sqrt(draws / shares) if strategy is None else strategy.spread
+    scale = scale._replace(spread=spread)
     accounting.check_rounds(budget, scale.noise, run.rounds)
     reports = not jax.tree.leaves(run.like.weighted_delta)
     following = follow(quantile, scale.noise * scale.spread, c, run.rounds)
     source = noise_source(run.secrets or Secrets(fresh_secret()))
-    release = independent(source, shares) if strategy is None else correlated(source, strategy)
+    release = independent(source, draws) if strategy is None else correlated(source, strategy)
     bounds = ClipBounds(clip / c, weight / c, loss * examples, examples)
     channel = private(bounds, scale, c, following, release, reports)
     words = "fixed" if following is None else f"move after every {following.every} rounds"
-    return Privacy(lambda _: channel, budget, mode, population, scale, words, test_seed, strategy)
+    counted = run.silos and {
+        silo.name: (len(silo.owners), silo.per_round, accountant(units, rate))
+        for silo, rate in zip(run.silos, rates, strict=True)
+    }
+    return Privacy(
+        lambda _: channel, budget, mode, population, scale, words, test_seed, strategy, counted
+    )
 
 
 def going_on(
@@ -239,9 +265,7 @@ def _spent(privacy: Privacy, charges: tuple[Charge, ...]) -> dict[str, Any]:
         "epsilon": accounting.spent(budget, charges),
         "delta": budget.delta,
         "rounds": sum(charge.rounds for charge in charges),
-        "unit": UNIT,
-        "adjacency": "one client replaced by any other",
-        "trusted": "nobody" if privacy.mode == "distributed" else "the server, with the sum",
+        **(_for_clients(privacy) if privacy.silos is None else _for_owners(privacy, charges)),
         "noise_multiplier": charges[-1].noise if charges else privacy.scale.noise,
         "charged": ledger.as_rows(charges),
         "mode": privacy.mode,
@@ -249,6 +273,36 @@ def _spent(privacy: Privacy, charges: tuple[Charge, ...]) -> dict[str, Any]:
         "bounds": privacy.bounds,
         "population": privacy.population,
         "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
+    }
+
+
+def _for_clients(privacy: Privacy) -> dict[str, Any]:
+    return {
+        "unit": "client, with all that it holds",
+        "owners_within_a_client": "covered by the client's epsilon",
+        "adjacency": "one client replaced by any other",
+        "trusted": "nobody" if privacy.mode == "distributed" else "the server, with the sum",
+    }
+
+
+def _for_owners(privacy: Privacy, charges: tuple[Charge, ...]) -> dict[str, Any]:
+    assert privacy.silos is not None
+    return {
+        "unit": "owner of examples (patient) within a silo",
+        "silo_as_a_whole": "not covered",
+        "adjacency": "one owner of one silo replaced by any other",
+        "trusted": "each silo, with its own owners' sum"
+        if privacy.mode == "central"
+        else "each silo, with its own owners' sum; the server sees no silo's",
+        "silos": {
+            name: {
+                "epsilon": accounting.spent(privacy.budget._replace(accountant=own), charges),
+                "delta": privacy.budget.delta,
+                "owners": owners,
+                "owners_per_round": each,
+            }
+            for name, (owners, each, own) in privacy.silos.items()
+        },
     }
 
 

@@ -52,7 +52,7 @@ def find_strategy(kind: str, rounds: int, separation: int) -> Strategy:
     what = f"correlated noise ({kind})"
     toeplitz: Any = require("jax_privacy.matrix_factorization.toeplitz", what, "ftrl")
     often = -(-rounds // separation)
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # as the library expects
         if kind == "banded":
             bands = min(separation, rounds, MOST_BANDS)
             found = toeplitz.optimize_banded_toeplitz(n=rounds, bands=bands)

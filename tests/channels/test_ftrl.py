@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agnosticfl.channels.dp import RunFacts, differential_privacy
-from agnosticfl.channels.dp.correlated import Strategy, correlated, find_strategy
+from agnosticfl.channels.dp.ftrl import Strategy, correlated, find_strategy
 from agnosticfl.core.contribution import contribution_shapes
 from agnosticfl.errors import BadInput
 from agnosticfl.privacy import accounting
@@ -48,7 +48,7 @@ def test_without_noise_the_sums_come_back(strategy: Strategy):
     for _ in range(ROUNDS):
         total = rng.integers(-(2**20), 2**20, 50).astype(np.int32)
         # C x is rounded, by half a unit at most in each of the rounds that are mixed.
-        np.testing.assert_allclose(release(total, np.int32(1)), total, atol=5)
+        np.testing.assert_allclose(release(total, np.array(1)), total, atol=5)
 
 
 def test_the_noise_is_that_of_the_inverse_matrix_and_sums_over_rounds_have_less(strategy: Strategy):
@@ -58,7 +58,7 @@ def test_the_noise_is_that_of_the_inverse_matrix_and_sums_over_rounds_have_less(
     )
     zero, found = np.zeros(size, np.int32), list[np.ndarray]()
     for _ in range(ROUNDS):
-        found.append(release(zero, np.int32(sigma)) / sigma)
+        found.append(release(zero, np.array(sigma)) / sigma)
     inverse = np.linalg.inv(matrix(strategy))
     deviations = np.linalg.norm(inverse, axis=1)
     np.testing.assert_allclose(np.std(found, axis=1), deviations, rtol=0.03)
