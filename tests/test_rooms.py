@@ -21,6 +21,7 @@ LEVELS = (
     ("errors", "files"),
     ("options",),
     ("registry",),
+    ("privacy",),
     ("core",),
     ("weights", "channels", "engines", "models", "data", "secagg"),
     ("methods",),

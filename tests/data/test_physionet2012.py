@@ -2,6 +2,7 @@
 """Stays in intensive care: made-up ones in the challenge's format, and counts of the real ones."""
 
 import io
+import json
 import tarfile
 from collections import Counter
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ import pytest
 
 from agnosticfl.data.formats.icu_stays import SERIES
 from agnosticfl.data.loaders.physionet2012 import DOMAINS, load
+from agnosticfl.data.preparation.record import to_json
 from agnosticfl.data.source import Source
 from tests.data.image_files import Examples, collect
 from tests.data.real import real_data
@@ -185,3 +187,15 @@ def test_real_stays_have_the_published_counts():
     assert source.preparation is not None
     assert {f"{name} count" for name in SERIES} <= set(source.preparation.x_columns)
     assert source.features["x"].shape == (262,)
+
+
+def test_a_given_preparation_is_taken_and_said_to_be_given(tmp_path: Path):
+    folder = write(tmp_path, challenge())
+    learnt = load([folder], stays_per_client=1)
+    assert learnt.given == ()
+    (tmp_path / "public.json").write_text(json.dumps(to_json(learnt.preparation)))  # type: ignore[arg-type]
+    given = load([folder], stays_per_client=1, like=tmp_path / "public.json")
+    assert given.given == ("preparation",)
+    assert given.preparation == learnt.preparation
+    for one, other in zip(learnt.rows(), given.rows(), strict=True):
+        np.testing.assert_array_equal(one.features["x"], other.features["x"])

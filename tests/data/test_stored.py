@@ -93,3 +93,25 @@ def test_a_store_needs_a_test_split(tmp_path: Path):
     write_store(source, tmp_path / "train-only")
     with pytest.raises(BadInput, match="has no split 'test'"):
         stored(str(tmp_path / "train-only"))
+
+
+def test_a_store_says_what_was_not_learnt_from_its_training_rows(tmp_path: Path):
+    rows = {
+        "a": [0.5, 1.5, 2.5, 3.5],
+        "who": ["k", "l", "m", "n"],
+        "kind": ["x"] * 4,
+        "y": [0, 1] * 2,
+    }
+    source = from_frame(rows, client="who", domain="kind", label="y", test_fraction=0.5)
+    write_store(source, tmp_path / "learnt")
+    assert stored(str(tmp_path / "learnt")).about.learnt == ("preparation",)
+    agreed = from_frame(
+        rows,
+        client="who",
+        domain="kind",
+        label="y",
+        test_fraction=0.5,
+        like=tmp_path / "learnt" / "preparation.json",
+    )
+    write_store(agreed, tmp_path / "given")
+    assert stored(str(tmp_path / "given")).about.learnt == ()

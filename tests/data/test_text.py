@@ -144,6 +144,8 @@ def test_a_given_word_count_file(tmp_path: Path) -> None:
     assert read_word_counts(path, 3) == ["more", "the", "zoo"]
     source = source_of([TEST], vocab=path)
     assert source.vocabulary == ("<pad>", "<bos>", "<eos>", "more", "the", "zoo", "<oov>")
+    assert source.given == ("vocabulary",)
+    assert source_of([TRAIN]).given == ()
     assert source.total is None
 
 

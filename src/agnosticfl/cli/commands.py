@@ -253,6 +253,26 @@ def tune(
 
 
 @app.command()
+def bounds(
+    task: Task,
+    rounds: Annotated[int, typer.Option(min=2, help="How many to train.")] = 100,
+    quantile: Annotated[
+        float, typer.Option(min=0.01, max=0.99, help="Of the updates' norms, for dp.clip.")
+    ] = 0.5,
+    sets: Sets = None,
+) -> None:
+    """Find bounds for --dp by training without privacy on data that is public or made up.
+
+    Give a task whose data is like the private data, and is no secret: what is printed tells of it.
+    """
+    from agnosticfl.runs.public_bounds import find_bounds
+    from agnosticfl.runs.resolve import resolve
+
+    found = find_bounds(resolve(task, sets=sets or ()), rounds, quantile)
+    typer.echo("--dp " + ",".join(f"{name}={value:.3g}" for name, value in found.items()))
+
+
+@app.command()
 def references(
     task: Task,
     rounds: Rounds = None,

@@ -58,6 +58,14 @@ class About(NamedTuple):
     vocabulary: tuple[str, ...] | None = None  # the word of each token id
     # How a row of a raw table becomes features, as `data.preparation.record.to_json` gives it.
     preparation: Mapping[str, Any] | None = None
+    # Which of `vocabulary` and `preparation` was given, and not learnt from the training examples.
+    given: tuple[str, ...] = ()
+
+    @property
+    def learnt(self) -> tuple[str, ...]:
+        """What training examples decided, and so tells something of them."""
+        there = {"vocabulary": self.vocabulary, "preparation": self.preparation}
+        return tuple(name for name, value in there.items() if value and name not in self.given)
 
 
 class Splits(NamedTuple):

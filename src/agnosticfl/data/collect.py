@@ -44,6 +44,7 @@ def collect_splits(source: Source) -> Splits:
         source.labels,
         source.vocabulary,
         None if steps is None else to_json(steps),
+        source.given,
     )
     return as_splits(parts, source.name, about)
 

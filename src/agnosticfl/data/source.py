@@ -42,3 +42,4 @@ class Source(NamedTuple):
     labels: tuple[str, ...] | None = None  # the name of each label number, where labels had names
     preparation: Preparation | None = None  # how raw rows became features, where they were raw
     notes: tuple[str, ...] = ()  # what a person should know before she trusts the data
+    given: tuple[str, ...] = ()  # of vocabulary and preparation: not learnt from training rows

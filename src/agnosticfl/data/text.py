@@ -167,6 +167,7 @@ def text_source(
         rows=rows,
         total=total,
         vocabulary=with_specials(words),
+        given=() if options.vocab is None else ("vocabulary",),
         left_out=left_out,
     )
 

@@ -106,7 +106,7 @@ def _data(run: Run, facts: Facts) -> list[str]:
     table = grid("Examples of each domain", ("domain", *examples), rows)
     return [
         f"- data: {facts.data.name or 'given from Python'} (licence: {facts.data.licence})",
-        f"- checksum: `{run.config.data_digest}`",
+        f"- checksum: `{run.config.data_digest or 'not told of private data'}`",
         "",
         markdown(table).rstrip(),
     ]
@@ -121,7 +121,6 @@ def _results(run: Run) -> list[str]:
 
 def _training(run: Run, which: str) -> Iterator[str]:
     config, summary = run.config, run.summary
-    day = datetime.datetime.fromtimestamp(run.records[-1]["time"], datetime.UTC).date()
     if which == "best":
         look: dict[str, Any] = summary["best"]
         yield (
@@ -139,7 +138,11 @@ def _training(run: Run, which: str) -> Iterator[str]:
     for key in ("model", "client_optimizer", "server_optimizer", "weight_rule"):
         yield f"- {key}: `{as_text(getattr(config, key))}`"
     versions = summary["environment"]
-    yield f"- {day}, agnosticfl {versions['agnosticfl']}, JAX {versions['jax']}"
+    ended: float | None = run.records[-1]["time"]  # None in a private run
+    day = (
+        "" if ended is None else f"{datetime.datetime.fromtimestamp(ended, datetime.UTC).date()}, "
+    )
+    yield f"- {day}agnosticfl {versions['agnosticfl']}, JAX {versions['jax']}"
 
 
 def _privacy(run: Run) -> Iterator[str]:

@@ -4,6 +4,7 @@
 import functools
 import itertools
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -17,23 +18,42 @@ from agnosticfl.channels.dp import Privacy, RunFacts, differential_privacy
 from agnosticfl.channels.fixed_point import simulated
 from agnosticfl.core import tree
 from agnosticfl.core.channel import ChannelBuilder, plain
+from agnosticfl.core.cohorts import SamplerBuilder
 from agnosticfl.core.contribution import contribution_shapes, report_shapes
 from agnosticfl.core.evaluate import metric_readings
-from agnosticfl.core.federated import FederatedData, Splits, digest_of
+from agnosticfl.core.federated import FederatedData, Splits, digest_of, main_domain
 from agnosticfl.core.metrics import Reading
 from agnosticfl.core.model import Model, Need
 from agnosticfl.core.precision import model_in_precision
 from agnosticfl.engines.base import EngineBuilder
 from agnosticfl.engines.helpers.tuning import Tuner
 from agnosticfl.engines.reporters import Reporters
-from agnosticfl.errors import check, choose
+from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.methods.base import Algorithm, Parts, reports_per_round
 from agnosticfl.options import call_with_options, options_of
+from agnosticfl.privacy.entropy import Secrets, fresh_secret, secret_of_a_test
+from agnosticfl.privacy.secret_cohorts import (
+    Silo,
+    cohorts_of_silos,
+    in_turns,
+    secret_cohorts,
+    silos_of,
+)
 from agnosticfl.registry import ENGINES, MODELS, SAMPLERS, SOURCES
+from agnosticfl.runs import processes
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.judging import Judge, own_parts, simulated_judge
+from agnosticfl.runs.looks import Looks, build_looks
 from agnosticfl.runs.optimizers import build_optimizer
 from agnosticfl.runs.resolve import find_method, given_options
+
+# What training clients decided -> how, and the private way to get it.
+LEARNT = {
+    "vocabulary": "counted from its training clients, and tells their words; prepare the data anew"
+    " with --vocab FILE, a public list of words and counts",
+    "preparation": "learnt from its training rows, and tells their means and categories; prepare"
+    " the data anew with --like FILE, the preparation.json of public data",
+}
 
 
 class Built(NamedTuple):
@@ -48,6 +68,8 @@ class Built(NamedTuple):
     judged_by: str = "test"  # the split by which the run is judged; a search never looks at test
     judge: Judge | None = None  # of a run that clients evaluate; else the server does, on `data`
     server_test: FederatedData | None = None  # and what the server could test on beside them
+    looks: Looks = MappingProxyType({})  # how clients of a private run are measured
+    secrets: Secrets | None = None  # of a private run
 
 
 def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) -> Built:
@@ -57,6 +79,8 @@ def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) 
       lanes: what was found for this run before, where the configuration does not say.
       tuner: how to find it otherwise; by a rule if None.
     """
+    if config.dp is not None:
+        tuner = None  # how fast a cohort is tells how many examples it has
     model: Model = MODELS.build(config.model, "model")  # first: data may take a while
     data: Splits = SOURCES.build(config.data, "data")
     return assemble(config, model, data, build_engine(config, lanes, tuner))
@@ -70,6 +94,7 @@ def assemble(
     rates_in_state: Collection[str] = (),
     judge: Judge | None = None,
     reports: Reporters | None = None,
+    channel: ChannelBuilder | None = None,
 ) -> Built:
     """The same for a model, data and an engine that are there already.
 
@@ -77,9 +102,12 @@ def assemble(
       judge: clients who evaluate, if they are somewhere else; else those of `data` are meant.
       reports: the same for the losses of what they hold out.
       rates_in_state: tables whose learning_rate is data of the server's state; see `runs.rates`.
+      channel: in the place of the one that the configuration names.
     """
     check_features(model, data, config.model["name"])
-    digest, measuring = digest_of(data), model_in_precision(model, config.precision)
+    # A checksum of private data would tell whoever guesses the data that she is right.
+    digest = None if config.dp is not None else digest_of(data)
+    measuring = model_in_precision(model, config.precision)
     server_test = None
     if config.evaluation_by == "clients":
         own, elsewhere = data.test, judge is not None
@@ -89,7 +117,10 @@ def assemble(
             judge = simulated_judge(config, measuring, data)
     readings = metric_readings(model, data.test)
     choose(config.metric, readings, f"metric of model {config.model['name']!r}")
-    privacy, heldout = build_privacy(config, model, data), reports or _followed(config, data)
+    secrets, silos = build_secrets(config), _silos(config, data)
+    privacy = build_privacy(config, model, data, secrets, silos)
+    heldout = reports or _followed(config, data)
+    looks = build_looks(config, data, readings, [*model.exact])
 
     def steps(key: str) -> optax.GradientTransformation:
         return build_optimizer(getattr(config, key), key, key in rates_in_state)
@@ -108,10 +139,10 @@ def assemble(
         normalisation=config.normalisation,
         init_domain_weights=config.init_domain_weights,
         seed=config.seed,
-        cohorts=SAMPLERS.build(config.sampling, "sampling"),
+        cohorts=_cohorts(config, secrets, silos),
         engine=engine,
         heldout=heldout,
-        channel=build_channel(config, privacy),
+        channel=channel or build_channel(config, privacy),
         report_channel=None if heldout is None else _report_channel(config, heldout, privacy),
         precision=config.precision,
         mean_model=config.mean_model,
@@ -121,6 +152,9 @@ def assemble(
     algorithm = call_with_options(
         entry.make, {**known, **config.options}, f"algorithm {entry.name!r}", parts
     )
+    if privacy is not None:
+        public = {k: v for k, v in algorithm.choices.items() if k in ("engine", "devices")}
+        algorithm = algorithm._replace(choices=public)
     found = msgspec.structs.replace(config, data_digest=digest, model_shapes=model_shapes(model))
     return Built(
         found,
@@ -131,6 +165,8 @@ def assemble(
         privacy,
         judge=judge,
         server_test=server_test,
+        looks=looks,
+        secrets=secrets,
     )
 
 
@@ -160,7 +196,44 @@ def build_engine(config: Config, lanes: int | None, tuner: Tuner | None) -> Engi
     return functools.partial(engine, **{k: v for k, v in wanted.items() if k in taken})
 
 
-def build_privacy(config: Config, model: Model, data: Splits) -> Privacy | None:
+def build_secrets(config: Config) -> Secrets | None:
+    """What the noise and the cohorts of a private run follow from, the same in all processes."""
+    if config.dp is None:
+        return None
+    seed: int | None = config.dp.get("test_seed")
+    if seed is not None:
+        return Secrets(secret_of_a_test(seed))
+    return Secrets(bytes.fromhex(processes.from_first(lambda: fresh_secret().hex())))
+
+
+def _silos(config: Config, data: Splits) -> list[Silo] | None:
+    """Where the owners of examples are, if clients are owners."""
+    if (config.dp or {}).get("silos") is None:
+        return None
+    check(
+        config.weights_follow == "train",
+        "dp: with silos λ follows those who train; set weights_follow = 'train'",
+    )
+    return silos_of(data.train.domains, main_domain(data.train), config.clients_per_round)
+
+
+def _cohorts(config: Config, secrets: Secrets | None, silos: list[Silo] | None) -> SamplerBuilder:
+    """Who takes part; in a private run nobody can compute it from the seed."""
+    if secrets is None:
+        return SAMPLERS.build(config.sampling, "sampling")
+    correlated = (config.dp or {}).get("noise", "independent") != "independent"
+    if silos is not None:
+        return cohorts_of_silos(secrets, silos)
+    return in_turns if correlated else secret_cohorts(secrets)
+
+
+def build_privacy(
+    config: Config,
+    model: Model,
+    data: Splits,
+    secrets: Secrets | None,
+    silos: list[Silo] | None = None,
+) -> Privacy | None:
     """The privacy of a run; refused where cohorts depend on what clients hold."""
     if config.dp is None:
         return None
@@ -174,15 +247,18 @@ def build_privacy(config: Config, model: Model, data: Splits) -> Privacy | None:
         "dp: the accounting holds for uniform cohorts of fixed size only; sampling is"
         f" {config.sampling}",
     )
+    for name in data.about.learnt:
+        raise BadInput(f"dp: the {name} of this data was {LEARNT[name]}")
     train, heldout = data.train, _followed(config, data)
     shapes = contribution_shapes(model, train.num_domains)
-    facts = RunFacts(shapes, config.rounds, config.clients_per_round, train.num_clients)
+    number = config.clients_per_round
+    facts = RunFacts(shapes, config.rounds, number, train.num_clients, secrets, silos)
     privacy: Privacy = call_with_options(differential_privacy, config.dp, "dp", facts)
     if heldout is None:
         return privacy
     number = reports_per_round(config.clients_per_round, heldout)
     shapes = report_shapes(train.num_domains)
-    facts = RunFacts(shapes, config.rounds, number, heldout.num_clients)
+    facts = RunFacts(shapes, config.rounds, number, heldout.num_clients, secrets)
     own = {
         key: value for key, value in config.dp.items() if key != "population"
     }  # of those who train

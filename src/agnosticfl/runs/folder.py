@@ -21,6 +21,7 @@ from agnosticfl.runs.config import as_table, first_difference
 from agnosticfl.runs.records import METRICS
 
 LOCK = "run.lock"
+SPENT = "privacy.json"
 
 
 @contextlib.contextmanager
@@ -146,7 +147,7 @@ def _never_got_far(out: Path) -> bool:
 
     One that has spent privacy is not forgotten so easily.
     """
-    ended = (out / "summary.json").exists() or (out / "privacy.json").exists()
+    ended = (out / "summary.json").exists() or (out / SPENT).exists()
     return not ended and not has_any(out / "checkpoints")
 
 
@@ -154,7 +155,7 @@ def _clear(out: Path) -> None:
     """Removes a run; its configuration goes last, so that a crash leaves a folder that says so."""
     for name in ("checkpoints", "tensorboard", "models", "predictions"):
         shutil.rmtree(out / name, ignore_errors=True)
-    for name in ("summary.json", METRICS, "privacy.json", ABOUT, "engine.json", "config.json"):
+    for name in ("summary.json", METRICS, SPENT, ABOUT, "engine.json", "config.json"):
         (out / name).unlink(missing_ok=True)
 
 

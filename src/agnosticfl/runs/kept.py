@@ -67,6 +67,8 @@ def best_keeper(folder: Path, metric: str, how: Reading) -> Keep:
 
     def keep(t: int, params: Params, results: Results) -> None:
         nonlocal best
+        if all(values[metric] is None for values in results.values()):
+            return  # noise can hide all of them
         worst = worst_domain(results, metric, how.higher_is_better)
         look = Look(t, metric, worst.domain, worst.value)
         if np.isfinite(look.value) and (best is None or _as_good(how, look, best)):

@@ -37,7 +37,8 @@ def write_predictions(
     splits = {"heldout": built.data.heldout, "test": built.data.test}
     for split, result in results.items():
         data = splits.get(split)
-        if data is None or result.measured is None:  # clients measured, and gave sums only
+        # Clients who measured gave sums only; of those who are not public no item is written.
+        if data is None or result.measured is None or split in built.looks:
             continue
         client, domain, sums, outputs, wanted, by_example = result.measured
         arrays: dict[str, Any] = {

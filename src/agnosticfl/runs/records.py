@@ -45,7 +45,9 @@ class RecordBook:
         numbers = scalars(record, self._domains)
         values = [Summary.Value(tag=tag, simple_value=v) for tag, v in numbers.items()]
         self._events.add_event(
-            Event(step=record["round"], wall_time=record["time"], summary=Summary(value=values))
+            Event(
+                step=record["round"], wall_time=record["time"] or 0, summary=Summary(value=values)
+            )
         )
         for sink in self._sinks:
             sink(record["round"], numbers)
@@ -64,7 +66,7 @@ def scalars(record: Record, domains: Sequence[str]) -> dict[str, float]:
     """The numbers of a record, each with a tag that says which."""
     numbers: dict[str, float] = {}
     for name, value in record.items():
-        if name in ("round", "time", "params"):
+        if name in ("round", "time", "params") or value is None:
             continue
         if isinstance(value, list):
             named = zip(domains, value, strict=True)

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from agnosticfl.channels import dp
 from agnosticfl.core import tree
-from agnosticfl.core.evaluate import Results, evaluator, some_clients
+from agnosticfl.core.evaluate import Evaluation, Results, full_evaluator, some_clients
 from agnosticfl.core.federated import absent_domains
 from agnosticfl.core.model import Params
 from agnosticfl.core.state import ServerState
@@ -30,13 +30,15 @@ from agnosticfl.runs import checkpoint, kept, processes
 from agnosticfl.runs.about import facts_of, write_facts
 from agnosticfl.runs.build import Built, build
 from agnosticfl.runs.config import Config
-from agnosticfl.runs.folder import found_before, locked, open_folder, saying_full_disk
+from agnosticfl.runs.folder import SPENT, found_before, locked, open_folder, saying_full_disk
 from agnosticfl.runs.judging import Judge
 from agnosticfl.runs.playing import numbers, played, small_params
 from agnosticfl.runs.predictions import write_predictions
 from agnosticfl.runs.questions import question
 from agnosticfl.runs.records import Record, RecordBook, read_records, scalars
-from agnosticfl.runs.summary import absence, as_summary, divergence, measured, summarise
+from agnosticfl.runs.spending import Spending
+from agnosticfl.runs.summary import absence, as_summary, divergence, stalled, summarise
+from agnosticfl.runs.summary import measured as unguarded
 from agnosticfl.runs.trackers import tracker
 
 # (t, w_t) -> what held-out clients say of the model, if they are looked at in this round
@@ -82,7 +84,6 @@ def run(
         stack.enter_context(locked(out))
         found = processes.from_first(lambda: found_before(out) if resume else {})
         built = make_built(config, found.get("lanes"), tuner)
-        look = _lookout(built, say)
         state = built.algorithm.init()
         complete = processes.from_first(lambda: open_folder(built, out, resume, overwrite, say))
         if complete:
@@ -93,14 +94,13 @@ def run(
             before = found.get("devices")
             say(f"this run had {before} devices and now has {devices}: rounding differs")
         state = _restored(out, state, say) if resume else state
-        return _played_to_the_end(built, out, state, look, starts, on_round, say, should_stop)
+        return _played_to_the_end(built, out, state, starts, on_round, say, should_stop)
 
 
 def _played_to_the_end(
     built: Built,
     out: Path,
     state: ServerState,
-    look: Lookout,
     starts: Sequence[Any],
     on_round: Callable[[Record], Any],
     say: Callable[[str], Any],
@@ -108,13 +108,15 @@ def _played_to_the_end(
 ) -> dict[str, Any]:
     """The rounds that are left, and the summary."""
     config, domains, first = built.config, built.data.train.domains, processes.is_first()
-    charge = _charging(built, out, state)
+    spending = Spending(built, out, state)
+    state, look = spending.state, _lookout(built, spending, say)
     with contextlib.ExitStack() as stack:
         sinks = [stack.enter_context(start(config, out, say)) for start in starts if first]
         book = RecordBook(out, domains, int(state.round), sinks) if first else None
         stack.callback(lambda: book and book.close())
         keep = kept.best_keeper(out, config.metric, built.readings[config.metric])
-        charge(_next_checkpoint(config, int(state.round)))
+        spending.charge(_next_checkpoint(config, int(state.round)))
+        _warn_if_not_private(built, say)
         try:
             with processes.noticing_losses():
                 for latest, record in _rounds(built, look, keep, state):
@@ -127,7 +129,7 @@ def _played_to_the_end(
                     if book and (done or stop or record["round"] % config.checkpoint_every == 0):
                         _save(out, book, state)
                         t = record["round"]
-                        charge(t if stop else _next_checkpoint(config, t))
+                        spending.charge(t if stop else _next_checkpoint(config, t))
                     if stop and not done:
                         raise Stopped(f"stopped after round {record['round']} of {config.rounds}")
         except processes.Lost as lost:
@@ -135,10 +137,11 @@ def _played_to_the_end(
                 _save(out, book, state)
             again = "start all processes again with --resume to go on"
             raise processes.Lost(f"{lost} after round {int(state.round)}; {again}") from lost
-        summary = processes.from_first(lambda: _ended(built, out, state))
-        for line in (summary["diverged"], summary["often_absent"]):
+        summary = processes.from_first(lambda: _ended(built, out, state, spending))
+        for line in (summary["diverged"], summary["often_absent"], summary["stalled"]):
             if line is not None:
                 say(f"warning: {line}")
+        _warn_if_not_private(built, say)
         for sink in sinks:
             sink(config.rounds, scalars({built.judged_by: summary[built.judged_by]}, domains))
     if first:
@@ -146,32 +149,39 @@ def _played_to_the_end(
     return summary
 
 
-def _ended(built: Built, out: Path, state: ServerState) -> dict[str, Any]:
+def _ended(built: Built, out: Path, state: ServerState, spending: Spending) -> dict[str, Any]:
     """Keeps the last model, measures it and the best one, and says what came out."""
+
+    def measured(params: Params, which: str, t: int) -> dict[str, Evaluation]:
+        found = unguarded(built, params, which, t)
+        seen = {split: spending.noised(split, result, True) for split, result in found.items()}
+        return {split: result for split, result in seen.items() if result is not None}
+
     last, records = here(state.params), read_records(out)
     kept.write_params(kept.file_of(out, "last"), last, {"round": int(state.round)})
     write_facts(out, facts_of(built.data))
-    results = measured(built, last, "last", int(state.round))
+    results = measured(last, "last", int(state.round))
     write_predictions(out, "last", built, results)
     summary = summarise(built, state, records, results)
     if state.mean_params is not None:
         mean = here(state.mean_params)
         kept.write_params(kept.file_of(out, "mean"), mean, {"round": int(state.round)})
-        results = measured(built, mean, "mean", int(state.round))
+        results = measured(mean, "mean", int(state.round))
         write_predictions(out, "mean", built, results)
         summary["mean"] = {"round": int(state.round), **as_summary(results)}
     look = kept.best_look(out)
     if look is not None:
         best = kept.read_params(kept.file_of(out, "best")).arrays
-        results = measured(built, tree.from_named(best, last), "best", look.round)
+        results = measured(tree.from_named(best, last), "best", look.round)
         write_predictions(out, "best", built, results)
         summary["best"] = {**look._asdict(), **as_summary(results)}
     if built.privacy is not None:
-        summary["privacy"] = dp.statement(built.privacy, state, built.config.rounds)
+        summary["privacy"] = read_json(out / SPENT)
     return {
         **summary,
         "diverged": divergence(summary, records, built.judged_by),
         "often_absent": absence(built.config, records, built.data.train.domains),
+        "stalled": stalled(built, records),
     }
 
 
@@ -187,22 +197,9 @@ def _save(out: Path, book: RecordBook, state: ServerState) -> None:
     checkpoint.save(out / "checkpoints", state)
 
 
-def _charging(built: Built, out: Path, state: ServerState) -> Callable[[int], None]:
-    """Writes down what a private run has spent; refuses one that would go past its budget.
-
-    Rounds are charged before they run, so that a crash leaves no statement that is too small. Those
-    that a resume repeats have the same noise, and cost nothing more.
-    """
-    if built.privacy is None:
-        return lambda _: None
-    private = built.privacy
-    dp.check_state(private, state, built.config.rounds)
-
-    def charge(rounds: int) -> None:
-        if processes.is_first():
-            write_json(out / "privacy.json", dp.statement(private, state, rounds))
-
-    return charge
+def _warn_if_not_private(built: Built, say: Callable[[str], Any]) -> None:
+    if built.privacy is not None and built.privacy.test_seed is not None:
+        say(f"warning: {dp.NOT_PRIVATE}")
 
 
 def _next_checkpoint(config: Config, t: int) -> int:
@@ -228,15 +225,16 @@ def _rounds(
                 **numbers(info),
                 "bytes_down": sent.down,
                 "bytes_up": sent.up,
-                "seconds": seconds,
-                "time": time.time(),
+                # How long a round took tells how many examples its clients have.
+                "seconds": seconds if built.privacy is None else None,
+                "time": time.time() if built.privacy is None else None,
                 **small_params(after),
                 **({} if seen is None else {"heldout": seen}),
             },
         )
 
 
-def _lookout(built: Built, say: Callable[[str], Any]) -> Lookout:
+def _lookout(built: Built, spending: Spending, say: Callable[[str], Any]) -> Lookout:
     """What held-out clients say of the model every few rounds."""
     config, heldout = built.config, built.data.heldout
     every = config.evaluation_every
@@ -250,13 +248,20 @@ def _lookout(built: Built, say: Callable[[str], Any]) -> Lookout:
         return lambda _t, _params: None
     clients = some_clients(heldout, config.evaluation_clients, config.seed)
     unseen = absent_domains(heldout, clients)
-    if unseen:
+    if unseen and "heldout" not in built.looks:
         say(
             f"warning: the {len(clients)} held-out clients that are looked at have no example of"
             f" {', '.join(unseen)}: looks, and the choice of the best model, cannot see it"
         )
-    measure = evaluator(built.model, heldout, config.evaluation_batch_size, clients)
-    return lambda t, params: measure(params) if t % every == 0 else None
+    measure = full_evaluator(built.model, heldout, config.evaluation_batch_size, clients)
+
+    def look(t: int, params: Params) -> Results | None:
+        if t % every:
+            return None
+        found = spending.noised("heldout", measure(params))
+        return None if found is None else found.domains
+
+    return look
 
 
 def _clients_lookout(config: Config, judge: Judge, say: Callable[[str], Any]) -> Lookout:

@@ -5,14 +5,14 @@ import math
 import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from agnosticfl import __version__, weights
 from agnosticfl.core import tree
-from agnosticfl.core.evaluate import Evaluation, Measured, full_evaluator, worst_domain
+from agnosticfl.core.evaluate import Evaluation, Measured, Worst, full_evaluator, worst_domain
 from agnosticfl.core.federated import (
     FederatedData,
     clients_with,
@@ -22,12 +22,16 @@ from agnosticfl.core.model import Params
 from agnosticfl.core.state import ServerState
 from agnosticfl.runs.build import Built
 from agnosticfl.runs.config import Config
+from agnosticfl.runs.looks import public_splits
 from agnosticfl.runs.playing import small_params
 from agnosticfl.runs.questions import question
 from agnosticfl.runs.resolve import find_method
 
 OFTEN_ABSENT = 0.1  # of the rounds: more, and λ tells of the draw rather than of the losses
 SERVER = "server"  # what clients measure has the names of splits; this is the server's own
+FIFTH = 5  # the first part of a run is compared with the last
+FEW = 4  # rounds from which nothing can be told
+STILL = 1e-6  # of the longest update: shorter ones move nothing
 TOO_MUCH = 10.0  # times the worst loss of round 1: a model that ends so has learned nothing
 
 
@@ -40,7 +44,11 @@ def measured(built: Built, params: Params, which: str, t: int) -> dict[str, Eval
     config, judge = built.config, built.judge
     wanted = {"heldout", built.judged_by}
     if judge is None:
-        splits = {split: data for split, data in _splits(built).items() if split in wanted}
+        splits = {
+            split: data
+            for split, data in _splits(built).items()
+            if split in wanted and may_be_seen(built, split)
+        }
         return {split: _on(built, data)(params) for split, data in splits.items()}
     if config.evaluation_every == 0:
         wanted = {built.judged_by}  # nobody looks at held-out examples
@@ -55,6 +63,11 @@ def _on(built: Built, data: FederatedData) -> Callable[[Params], Evaluation]:
     return full_evaluator(
         built.model, data, config.evaluation_batch_size, spread=config.client_spread
     )
+
+
+def may_be_seen(built: Built, split: str) -> bool:
+    """Whether the clients of a split are measured: with noise, or because they are public."""
+    return split in built.looks or split in public_splits(built.config)
 
 
 def as_summary(results: Mapping[str, Evaluation]) -> dict[str, Any]:
@@ -76,7 +89,7 @@ def summarise(
     """What came out of a run whose last model had these results."""
     config = built.config
     higher = built.readings[config.metric].higher_is_better
-    worst = worst_domain(results[built.judged_by].domains, config.metric, higher)
+    worst = _worst(results.get(built.judged_by), config.metric, higher)
     last = records[-1]
     return {
         "task": config.task,
@@ -88,17 +101,12 @@ def summarise(
         "domain_weights": last["domain_weights"],
         **as_summary(results),
         "higher_is_better": {m: how.higher_is_better for m, how in built.readings.items()},
-        "examples": {
-            split: dict(zip(built.data.train.domains, numbers, strict=True))
-            for split, numbers in _examples(built, results).items()
-        },
-        **_test_clients(built),
-        **(_classes(built, results["test"].measured) if "test" in results else {}),
-        "worst_domain": worst.domain,
-        "gap": worst.gap,
+        **_counts(built, results),
+        "worst_domain": None if worst is None else worst.domain,
+        "gap": None if worst is None else worst.gap,
         "clients_left_out": sum(r["left_out"] for r in records),
         "clients_clipped": sum(r.get("clients_clipped", 0) for r in records),
-        "seconds_per_round": statistics.median(r["seconds"] for r in records),
+        "seconds_per_round": _median([r["seconds"] for r in records]),
         "bytes": {
             "down_per_round": last["bytes_down"],
             "up_per_round": last["bytes_up"],
@@ -110,27 +118,43 @@ def summarise(
     }
 
 
+def _worst(result: Evaluation | None, metric: str, higher: bool) -> Worst | None:
+    """The domain that is served worst, if noise leaves any."""
+    if result is None or all(values[metric] is None for values in result.domains.values()):
+        return None
+    return worst_domain(result.domains, metric, higher)
+
+
+def _counts(built: Built, results: Mapping[str, Evaluation]) -> dict[str, Any]:
+    """How many examples, clients and classes there are; of a private run, of public splits.
+
+    Where clients keep the examples it is what they say, and of clients nobody says anything.
+    """
+    private, public = built.privacy is not None, public_splits(built.config)
+    counted = {s: data for s, data in _splits(built).items() if not private or s in public}
+    if built.judge is not None:
+        counted = {"train": built.data.train}
+    numbers = {split: domain_counts(data).tolist() for split, data in counted.items()}
+    if built.judge is not None:
+        numbers |= {split: result.examples for split, result in results.items()}
+    names = built.data.train.domains
+    examples = {split: dict(zip(names, each, strict=True)) for split, each in numbers.items()}
+    if "test" not in counted:
+        return {"examples": examples}
+    test = built.data.test
+    clients = dict(zip(test.domains, clients_with(test).tolist(), strict=True))
+    classes = _classes(built, results["test"].measured) if "test" in results else {}
+    return {"examples": examples, "clients_with": {"test": clients}, **classes}
+
+
+def _median(seconds: Sequence[float | None]) -> float | None:
+    known = [s for s in seconds if s is not None]
+    return statistics.median(known) if known else None
+
+
 def _splits(built: Built) -> dict[str, FederatedData]:
     splits = {"train": built.data.train, "heldout": built.data.heldout, "test": built.data.test}
     return {name: data for name, data in splits.items() if data is not None}
-
-
-def _examples(built: Built, results: Mapping[str, Evaluation]) -> dict[str, Sequence[int]]:
-    """Split -> how many examples each domain has; where clients keep them, as these say."""
-    if built.judge is None:
-        return {split: domain_counts(data).tolist() for split, data in _splits(built).items()}
-    judged = {split: result.examples for split, result in results.items()}
-    return {"train": domain_counts(built.data.train).tolist(), **judged}
-
-
-def _test_clients(built: Built) -> dict[str, Any]:
-    """How many test clients have examples of a domain; sums over clients do not say it."""
-    if built.judge is not None:
-        return {}
-    test = built.data.test
-    return {
-        "clients_with": {"test": dict(zip(test.domains, clients_with(test).tolist(), strict=True))}
-    }
 
 
 def _within(results: Mapping[str, Evaluation]) -> dict[str, Any]:
@@ -180,6 +204,48 @@ def _environment() -> dict[str, Any]:
     }
 
 
+def stalled(built: Built, records: list[dict[str, Any]]) -> str | None:
+    """One line about a private run that does not learn, by what its noised sums tell; or None."""
+    part = len(records) // FIFTH
+    if built.privacy is None or part < FEW:
+        return None
+    norms = [record["update_norm"] for record in records]
+    if max(norms[-part:]) <= STILL * max(norms):
+        return (
+            f"the model no longer moves: its updates were {max(norms):.3g} long and are"
+            f" {max(norms[-part:]):.3g} in the last {part} rounds"
+        )
+    first, last = (_mean_loss(some) for some in (records[:part], records[-part:]))
+    if first is None or last is None:
+        return "the noise hides the losses of all domains: this budget is too small for this cohort"
+    if last.mean > first.mean - 2 * math.hypot(first.error, last.error):
+        return (
+            f"the run does not learn: the noised training loss was {first.mean:.3g} in the first"
+            f" {part} rounds and {last.mean:.3g} in the last; more clients per round, fewer rounds,"
+            " a larger epsilon or bounds that fit (`agnosticfl bounds`) leave less noise"
+        )
+    return None
+
+
+class _Loss(NamedTuple):
+    mean: float
+    error: float  # standard error of the mean
+
+
+def _mean_loss(records: Sequence[dict[str, Any]]) -> _Loss | None:
+    """Of all domains together, over rounds; None if noise left too few of them."""
+    values: list[float] = []
+    for record in records:
+        both = [
+            (x, n) for x, n in zip(record["loss"], record["count"], strict=True) if x is not None
+        ]
+        if both:
+            values.append(sum(x * n for x, n in both) / sum(n for _, n in both))
+    if len(values) < FEW:
+        return None
+    return _Loss(statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values)))
+
+
 def absence(config: Config, records: list[dict[str, Any]], domains: Sequence[str]) -> str | None:
     """One line about domains whose λ sank because too few rounds had any of them; or None."""
     if not weights.from_table(config.weight_rule).sinks_absent:
@@ -204,10 +270,10 @@ def divergence(
     last = {
         domain: math.inf if values["loss"] is None else values["loss"]
         for domain, values in summary[split].items()
-        if summary["examples"][split][domain] > 0
+        if summary["examples"].get(split, {domain: values["loss"] is not None})[domain] > 0
     }
-    domain = max(last, key=lambda name: last[name])
-    if first and not last[domain] <= TOO_MUCH * max(abs(max(first)), 1e-3):
+    domain = max(last, key=lambda name: last[name], default=None)
+    if first and domain is not None and not last[domain] <= TOO_MUCH * max(abs(max(first)), 1e-3):
         return (
             f"the run diverged: the {split} loss of {domain!r} ended at {last[domain]:.3g}, where"
             f" the worst training loss began at {max(first):.3g}; try a smaller learning rate"

@@ -1,24 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """User-level differential privacy: a client's whole contribution is clipped, and the sum noised.
 
-`clipping.py` makes one vector of norm at most 1 of a contribution, `noise.py` noises the sum of
-such vectors, `accounting.py` says what that costs; docs/privacy.md says what is promised.
+`clipping.py` makes one vector of norm at most 1 of a contribution, `noise.py` whole numbers of it
+and noises their sum. What noise is and costs is in the room `privacy`; docs/privacy.md says what is
+promised.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from msgspec import Meta
 
-from agnosticfl.channels.dp import accounting
-from agnosticfl.channels.dp.accounting import Budget
-from agnosticfl.channels.dp.clipping import ClipBounds, PrivacyState, private, vector_size
+from agnosticfl.channels.dp.clipping import ClipBounds, PrivacyState, follow, private, vector_size
+from agnosticfl.channels.dp.ftrl import (
+    KINDS,
+    Strategy,
+    correlated,
+    find_strategy,
+    sensitivity_of,
+)
 from agnosticfl.channels.dp.noise import (
-    SMALLEST_SHARE,
-    central,
-    distributed,
+    ROOM,
+    Scale,
+    independent,
     rounding_sensitivity,
+    scale_for,
     units_for,
 )
 from agnosticfl.core.channel import ChannelBuilder
@@ -26,6 +35,14 @@ from agnosticfl.core.contribution import ChannelState, ClientSum
 from agnosticfl.core.state import ServerState
 from agnosticfl.errors import check, choose
 from agnosticfl.options import AtLeastOne, Positive
+from agnosticfl.privacy import accounting, ledger
+from agnosticfl.privacy.accounting import Accountant, Budget, Charge
+from agnosticfl.privacy.entropy import Secrets, fresh_secret
+from agnosticfl.privacy.ledger import Plan
+from agnosticfl.privacy.noise_source import noise_source
+from agnosticfl.privacy.secret_cohorts import Silo
+
+NOT_PRIVATE = "NOT PRIVATE: the noise follows from dp.test_seed, and anybody can subtract it"
 
 
 class RunFacts(NamedTuple):
@@ -35,6 +52,8 @@ class RunFacts(NamedTuple):
     rounds: int  # T
     clients_per_round: int  # c
     num_clients: int  # K
+    secrets: Secrets | None = None  # the run's own; fresh ones if None
+    silos: Sequence[Silo] | None = None  # where clients are, if those are owners of examples
 
 
 class Privacy(NamedTuple):
@@ -44,6 +63,13 @@ class Privacy(NamedTuple):
     budget: Budget
     mode: str
     population: int
+    scale: Scale
+    bounds: str  # how they move, in words
+    test_seed: int | None
+    strategy: Strategy | None = None  # of correlated noise
+    silos: Mapping[str, tuple[int, int, Accountant]] | None = (
+        None  # owners, per round, what it costs
+    )
     # Of the held-out clients, if their losses move λ. Nobody is in both groups, so a client spends
     # what its own group does.
     reports: "Privacy | None" = None
@@ -55,12 +81,16 @@ def differential_privacy(
     delta: Annotated[float, Meta(gt=0, lt=1)],
     noise_multiplier: Positive | None = None,
     mode: Literal["central", "distributed"] = "central",
+    noise: Literal["independent", "banded", "buffered"] = "independent",
     population: AtLeastOne | None = None,
     clip: Positive = 1.0,
     weight: Positive = 2.0,
     examples: Positive = 100.0,
     loss: Positive = 5.0,
     quantile: Annotated[float, Meta(ge=0, lt=1)] = 0.5,
+    silos: Literal["domain"] | None = None,
+    public: Sequence[Literal["heldout", "test"]] = (),
+    test_seed: Annotated[int, Meta(ge=0)] | None = None,
 ) -> Privacy:
     """Finds the noise with which all rounds together are (ε, δ)-differentially private.
 
@@ -68,8 +98,10 @@ def differential_privacy(
       epsilon: ε, for any one client of the population replaced by any other.
       delta: δ; below one over the number of clients, to mean anything.
       noise_multiplier: z; found if None. With one that does not last, the run is refused.
-      mode: `"central"` (a trusted server adds Gaussian noise) or `"distributed"` (every client adds
-        its share of discrete Gaussian noise to integers, for a secure sum).
+      mode: `"central"` (a trusted server adds the noise) or `"distributed"` (every client adds its
+        share of it, for a secure sum).
+      noise: `"independent"` from round to round, or correlated (DP-FTRL), by a `"banded"` or a
+        `"buffered"` Toeplitz matrix; clients then take turns.
       population: the number of clients that the accounting assumes; all of the data's if None.
       clip: first bound on a client's update, c ‖β^k Δ^k‖ (about ‖Δ^k‖, since Σ_k β^k ≈ 1).
       weight: first bound on a client's weight, c β^k.
@@ -77,10 +109,24 @@ def differential_privacy(
       loss: first bound on a client's mean loss, so that ‖L^k‖ ≤ loss · examples.
       quantile: of the updates' norms, which `clip` follows (the other bounds follow a higher one);
         0 for fixed bounds.
+      silos: `"domain"` if the data's clients are owners of examples (patients), and those of one
+        domain are in one silo (a hospital), which clips, draws and noises for itself. Then ε is for
+        one owner, silo by silo.
+      public: splits whose clients agreed that their results are published as they are; those of
+        others are noised (`runs.looks`).
+      test_seed: for tests only: noise that follows from a number. Such a run is not private, and
+        says so wherever it says anything.
     """
+    del public, silos  # of those who train, nobody; `run` knows the silos
     c = run.clients_per_round
     population = run.num_clients if population is None else population
     choose(mode, ("central", "distributed"), "mode of dp")
+    choose(noise, ("independent", *KINDS), "noise of dp")
+    check(
+        noise == "independent" or mode == "central",
+        f"dp: noise is {noise!r}, which a server adds that is trusted with the sum; what clients"
+        " add themselves is independent",
+    )
     check(
         c <= population <= run.num_clients,
         f"dp: the accounting assumes a population of {population} clients; it must be at least"
@@ -90,41 +136,120 @@ def differential_privacy(
         check(0 < value < math.inf, f"dp: {name} is {value}; it must be a number above 0")
     check(0 <= quantile < 1, f"dp: quantile is {quantile}; it must be from 0 (fixed) to below 1")
     size = vector_size(run.like)
-    if mode == "central":
-        accountant = accounting.sampled_gaussian(c / population)
-    else:
-        accountant = accounting.discrete_gaussian(
-            lambda z: rounding_sensitivity(size, units_for(c, z))
-        )
-    budget = accounting.check_budget(Budget(epsilon, delta, accountant))
-    noise = noise_multiplier
-    if noise is None:
-        noise = accounting.find_noise(budget, run.rounds)
-    check(0 < noise < math.inf, f"dp: noise_multiplier is {noise}; it must be a number above 0")
-    accounting.check_rounds(budget, noise, 0, run.rounds)
-    mechanism = central()
-    if mode == "distributed":
-        units = units_for(c, noise)
-        check(
-            noise * units / math.sqrt(c) >= SMALLEST_SHARE,
-            f"dp: {c} clients leave no room in 32 bits for shares of noise {noise:.3g}",
-        )
-        mechanism = distributed(c, units)
+    places = 1 if run.silos is None else len(run.silos)
+    shares = 1 if mode == "central" else c if run.silos is None else places
+    check(
+        run.silos is None or noise == "independent",
+        "dp: silos add noise of their own, which is independent from round to round",
+    )
+    rates = [s.per_round / len(s.owners) for s in run.silos] if run.silos else [c / population]
+    strategy = None
+    if noise != "independent":
+        strategy = find_strategy(noise, run.rounds, max(population // c, 1))
+
+    def accountant(units: int | None, rate: float) -> Accountant:
+        """With these units, or with those that suit each z."""
+
+        def sensitivity(z: float) -> float:
+            return rounding_sensitivity(size, units or units_for(c, z))
+
+        def lattice(z: float, rounds: int) -> float:
+            return accounting.off_lattice(z * (units or units_for(c, z)), rounds * size)
+
+        if (found := strategy) is not None:
+            return accounting.one_release(
+                lambda z: sensitivity_of(found, size, units or units_for(c, z)), lattice
+            )
+        if mode == "distributed" and run.silos is None:
+            return accounting.known_cohorts(sensitivity)
+        return accounting.sampled_gaussian(rate, sensitivity, lattice)
+
+    worst = max(rates)
+    budget = accounting.check_budget(Budget(epsilon, delta, accountant(None, worst)))
+    z = noise_multiplier
+    if z is None:
+        z = accounting.find_noise(budget, run.rounds)
+    check(0 < z < math.inf, f"dp: noise_multiplier is {z}; it must be a number above 0")
+    units = units_for(c, z)
+    budget, scale = (
+        budget._replace(accountant=accountant(units, worst)),
+        scale_for(z, units, shares),
+    )
+    draws = places if mode == "central" else shares  # every silo noises its own sum
+    spread = math.sqrt(draws / shares) if strategy is None else strategy.spread
+    scale = scale._replace(spread=spread)
+    accounting.check_rounds(budget, scale.noise, run.rounds)
     reports = not jax.tree.leaves(run.like.weighted_delta)
+    following = follow(quantile, scale.noise * scale.spread, c, run.rounds)
+    source = noise_source(run.secrets or Secrets(fresh_secret()))
+    release = independent(source, draws) if strategy is None else correlated(source, strategy)
     bounds = ClipBounds(clip / c, weight / c, loss * examples, examples)
-    channel = private(bounds, noise, c, quantile or None, mechanism, reports)
-    return Privacy(lambda _: channel, budget, mode, population)
+    channel = private(bounds, scale, c, following, release, reports)
+    words = "fixed" if following is None else f"move after every {following.every} rounds"
+    counted = (
+        None
+        if run.silos is None
+        else {
+            silo.name: (len(silo.owners), silo.per_round, accountant(units, rate))
+            for silo, rate in zip(run.silos, rates, strict=True)
+        }
+    )
+    return Privacy(
+        lambda _: channel, budget, mode, population, scale, words, test_seed, strategy, counted
+    )
 
 
-def check_state(privacy: Privacy, state: ServerState, rounds: int) -> None:
-    """Refuses to go on to `rounds` rounds if that would go past the budget."""
-    for group, own in _groups(privacy, state):
-        accounting.check_rounds(group.budget, _noise(own), int(state.round), rounds)
+def going_on(
+    privacy: Privacy, state: ServerState, before: Mapping[str, Any] | None, rounds: int, place: str
+) -> tuple[ServerState, list[Plan]]:
+    """The state with the noise for the rounds that are left, and what stands in the ledger.
+
+    Refused if nothing of the budget is left for them.
+
+    Args:
+      before: the statement that an interrupted run left, at `place`; None at the start.
+    """
+    done = int(state.round)
+    check(
+        privacy.strategy is None or before is None,
+        "dp: a run with correlated noise cannot go on, since the noise that it would take back was"
+        f" secret and is gone; what it spent stands in {place}: start anew, with a budget of its"
+        " own",
+    )
+    check(
+        done == 0 or before is not None,
+        f"{place} is missing: what {done} rounds of this run have spent is not known",
+    )
+    plans: list[Plan] = []
+    for number, (group, own) in enumerate(_groups(privacy, state)):
+        said = before if number == 0 or before is None else before.get("heldout", {})
+        charges = () if said is None else ledger.from_rows(said, place)
+        plans.append(ledger.plan(group.budget, charges, done, _noise(group, own), rounds))
+        check(
+            plans[-1].noise <= ROOM * _noise(group, own),
+            f"dp: {sum(c.rounds for c in charges)} rounds were charged already; the"
+            f" {rounds - done} that are left would need noise multiplier {plans[-1].noise:.3g} to"
+            f" stay within epsilon {group.budget.epsilon}, and had {_noise(group, own):.3g}:"
+            " start anew, with a budget of its own",
+        )
+    noises = [plan.noise for plan in plans]
+    state = state._replace(channel_state=_with_noise(privacy, state.channel_state, noises[0]))
+    if privacy.reports is not None:
+        reporting = _with_noise(privacy.reports, state.report_state, noises[1])
+        state = state._replace(report_state=reporting)
+    fresh = [(group, own) for group, own in _groups(privacy, state)]
+    return state, [
+        plan._replace(noise=_noise(*both)) for plan, both in zip(plans, fresh, strict=True)
+    ]
 
 
-def statement(privacy: Privacy, state: ServerState, rounds: int) -> dict[str, Any]:
-    """What `rounds` rounds have spent, for the run folder."""
-    training, *reporting = (_spent(group, own, rounds) for group, own in _groups(privacy, state))
+def statement(privacy: Privacy, plans: list[Plan], rounds: int) -> dict[str, Any]:
+    """What is spent after `rounds` rounds since the run started or went on, for the run folder."""
+    groups = [privacy] if privacy.reports is None else [privacy, privacy.reports]
+    training, *reporting = (
+        _spent(group, ledger.charged(plan, rounds))
+        for group, plan in zip(groups, plans, strict=True)
+    )
     return {**training, "heldout": reporting[0]} if reporting else training
 
 
@@ -136,21 +261,80 @@ def _groups(privacy: Privacy, state: ServerState) -> list[tuple[Privacy, Channel
     )
 
 
-def _spent(privacy: Privacy, own: ChannelState, rounds: int) -> dict[str, Any]:
-    budget, noise = privacy.budget, _noise(own)
+def _spent(privacy: Privacy, charges: tuple[Charge, ...]) -> dict[str, Any]:
+    budget = privacy.budget
     return {
-        "epsilon": accounting.spent(budget, noise, rounds),
+        "private": privacy.test_seed is None,
+        **({} if privacy.test_seed is None else {"warning": NOT_PRIVATE}),
+        "epsilon": accounting.spent(budget, charges),
         "delta": budget.delta,
-        "rounds": rounds,
-        "adjacency": "one client replaced by any other",
-        "noise_multiplier": noise,
+        "rounds": sum(charge.rounds for charge in charges),
+        **(_for_clients(privacy) if privacy.silos is None else _for_owners(privacy, charges)),
+        "noise_multiplier": charges[-1].noise if charges else privacy.scale.noise,
+        "charged": ledger.as_rows(charges),
         "mode": privacy.mode,
+        **_of_strategy(privacy.strategy),
+        "bounds": privacy.bounds,
         "population": privacy.population,
         "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
     }
 
 
-def _noise(own: ChannelState) -> float:
+def _for_clients(privacy: Privacy) -> dict[str, Any]:
+    return {
+        "unit": "client, with all that it holds",
+        "owners_within_a_client": "covered by the client's epsilon",
+        "adjacency": "one client replaced by any other",
+        "trusted": "nobody" if privacy.mode == "distributed" else "the server, with the sum",
+    }
+
+
+def _for_owners(privacy: Privacy, charges: tuple[Charge, ...]) -> dict[str, Any]:
+    assert privacy.silos is not None
+    return {
+        "unit": "owner of examples (patient) within a silo",
+        "silo_as_a_whole": "not covered",
+        "adjacency": "one owner of one silo replaced by any other",
+        "trusted": "each silo, with its own owners' sum"
+        if privacy.mode == "central"
+        else "each silo, with its own owners' sum; the server sees no silo's",
+        "silos": {
+            name: {
+                "epsilon": accounting.spent(privacy.budget._replace(accountant=own), charges),
+                "delta": privacy.budget.delta,
+                "owners": owners,
+                "owners_per_round": each,
+            }
+            for name, (owners, each, own) in privacy.silos.items()
+        },
+    }
+
+
+def _of_strategy(strategy: Strategy | None) -> dict[str, Any]:
+    if strategy is None:
+        return {"noise": "independent"}
+    return {
+        "noise": strategy.words,
+        "rounds_between_two_of_a_client": strategy.separation,
+        "rounds_of_a_client": strategy.participations,
+    }
+
+
+def _noise(privacy: Privacy, own: ChannelState) -> float:
     """z, as the run itself carries it: what was spent does not change with the configuration."""
-    stages = own if type(own) is tuple else (own,)
-    return next(float(stage.noise) for stage in stages if isinstance(stage, PrivacyState))
+    found = _own_state(own)
+    return int(found.sigma) * math.sqrt(privacy.scale.shares) / float(found.units)
+
+
+def _with_noise(privacy: Privacy, own: ChannelState, noise: float) -> ChannelState:
+    """The same state, with more noise if that is wanted."""
+    found = _own_state(own)
+    if noise <= _noise(privacy, own):
+        return own
+    sigma = scale_for(noise, int(found.units), privacy.scale.shares).sigma
+    return found._replace(sigma=jnp.int32(sigma))
+
+
+def _own_state(own: ChannelState) -> PrivacyState:
+    assert isinstance(own, PrivacyState)
+    return own

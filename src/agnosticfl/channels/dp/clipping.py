@@ -14,14 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from agnosticfl.channels.dp.noise import Mechanism
+from agnosticfl.channels.dp.noise import Release, Scale, released, to_whole_numbers
 from agnosticfl.core import tree
 from agnosticfl.core.channel import Channel, Decoded
 from agnosticfl.core.contribution import ClientSum
 from agnosticfl.core.model import Params
 
 MARGIN = 1 - 1e-3  # clipped norms stay this far below their bounds: float32 cannot push them over
-STEP = 0.2  # η: how fast the bounds' logarithms move
+STEP = 0.2  # η: how fast the bounds' logarithms move, in a round
+MOST_STEPS = 5  # of such that are taken at once, after many rounds
+SHARE_NOISE = 0.05  # the most noise, a standard deviation, on a share by which bounds move
 SMALLEST_BOUND = 1e-12
 
 
@@ -48,7 +50,17 @@ class PrivacyState(NamedTuple):
     """What the server carries and tells the clients."""
 
     bounds: ClipBounds
-    noise: Array  # z
+    sigma: Array  # of one draw of noise, in units
+    units: Array  # of a vector of norm 1
+    within: Array  # [4] Σ of the noised shares since the bounds last moved
+    rounds: Array  # how many rounds that was
+
+
+class Follow(NamedTuple):
+    """How bounds follow a quantile."""
+
+    quantile: float  # of the updates' norms
+    every: int  # rounds over which a noised share is averaged before bounds move
 
 
 # a_s²: most of it to the update, whose noise has as many dimensions as the model.
@@ -60,48 +72,86 @@ FIXED_REPORT_SHARES = Segments(update=0.0, beta=0.0, loss=0.51, count=0.49, with
 OTHERS = 0.9  # quantile of the bounds on β^k, L^k and N^k
 
 
+def follow(quantile: float, noise: float, clients: int, rounds: int) -> Follow | None:
+    """How bounds can follow `quantile` with this noise; None if they must stay fixed.
+
+    One round's share has noise of standard deviation z / (a c). Averaged over m rounds it is at
+    most `SHARE_NOISE`; if m is more than all rounds there are, nothing can be learnt of a quantile.
+    """
+    if quantile == 0:
+        return None
+    one_round = noise / (MARGIN * math.sqrt(SHARES.within) * clients)
+    every = max(math.ceil((one_round / SHARE_NOISE) ** 2), 1)
+    return Follow(quantile, every) if every <= rounds else None
+
+
 def private(
     bounds: ClipBounds,
-    noise: float,
+    scale: Scale,
     clients: int,
-    quantile: float | None,
-    mechanism: Mechanism,
+    following: Follow | None,
+    release: Release,
     reports: bool = False,
 ) -> Channel:
     """The channel of a differentially private run.
 
     Args:
-      bounds: those of the first round, or of all rounds without a quantile.
-      noise: z, the noise multiplier.
+      bounds: those of the first round, or of all rounds if they follow nothing.
+      scale: of whole numbers and noise.
       clients: c.
-      quantile: of the updates' norms, which their bound follows; None for fixed bounds.
-      mechanism: who adds the noise.
+      following: how the bounds move; None for fixed bounds.
+      release: gives the sum its noise.
       reports: whether contributions are reports, without an update.
     """
     adaptive, fixed = (REPORT_SHARES, FIXED_REPORT_SHARES) if reports else (SHARES, FIXED_SHARES)
-    share = Segments(*(math.sqrt(a) for a in (fixed if quantile is None else adaptive)))
+    share = Segments(*(math.sqrt(a) for a in (fixed if following is None else adaptive)))
 
     def init() -> PrivacyState:
-        return PrivacyState(ClipBounds(*map(jnp.float32, bounds)), jnp.float32(noise))
+        return PrivacyState(
+            ClipBounds(*map(jnp.float32, bounds)),
+            jnp.int32(scale.sigma),
+            jnp.float32(scale.units),
+            jnp.zeros(len(bounds)),
+            jnp.zeros((), jnp.int32),
+        )
 
     def encode(state: PrivacyState, sums: ClientSum, key: Array) -> Any:
-        return mechanism.encode(state.noise, unit_vector(state.bounds, share, sums), key)
+        del key
+        return to_whole_numbers(unit_vector(state.bounds, share, sums), state.units)
 
     def decode(state: PrivacyState, total: Any, key: Array) -> Decoded:
-        noised = mechanism.decode(state.noise, total, key)
-        sums = estimate(state, share, noised)
-        if quantile is None:
+        del key  # which follows from the run's seed, and so is no secret
+        noised = released(release, total, state.sigma, state.units)
+        deviation = math.sqrt(scale.shares) * scale.spread
+        noise = state.sigma.astype(jnp.float32) * deviation / state.units
+        sums = estimate(state.bounds, noise, share, noised)
+        if following is None:
             return Decoded(sums, state, {})
-        within = jnp.clip(noised.within / (MARGIN * share.within * clients) + 0.5, 0, 1)
-        wanted = jnp.array([quantile, OTHERS, OTHERS, OTHERS])
-        moved = jnp.array(state.bounds) * jnp.exp(-STEP * (within - wanted))
-        after = ClipBounds(*jnp.maximum(moved, SMALLEST_BOUND))
+        within = noised.within / (MARGIN * share.within * clients) + 0.5
+        after = moved(state, within, following)
         report = (
             {} if reports else {"clip": state.bounds.update * clients, "within_clip": within[0]}
         )
-        return Decoded(sums, PrivacyState(after, state.noise), report)
+        return Decoded(sums, after, report)
 
     return Channel(init, encode, lambda message: message, decode)
+
+
+def moved(state: PrivacyState, within: Array, following: Follow) -> PrivacyState:
+    """The bounds after a round in which a noised share `within` was within them.
+
+    The share is not clipped to what is possible: clipped noise has another mean, and bounds that
+    follow it run away. It is averaged until little noise is left of it instead.
+    """
+    total, rounds = state.within + within, state.rounds + 1
+    wanted = jnp.array([following.quantile, OTHERS, OTHERS, OTHERS])
+    step = STEP * min(following.every, MOST_STEPS)
+    now = rounds >= following.every
+    factor = jnp.where(now, jnp.exp(-step * (total / rounds.astype(jnp.float32) - wanted)), 1)
+    bounds = ClipBounds(*jnp.maximum(jnp.array(state.bounds) * factor, SMALLEST_BOUND))
+    return state._replace(
+        bounds=bounds, within=jnp.where(now, 0, total), rounds=jnp.where(now, 0, rounds)
+    )
 
 
 def unit_vector(bounds: ClipBounds, share: Segments, sums: ClientSum) -> Segments:
@@ -128,7 +178,7 @@ def clipped(vector: Any, bound: Array) -> tuple[Any, Array]:
     return tree.scale(factor, vector), factor
 
 
-def estimate(state: PrivacyState, share: Segments, noised: Segments) -> ClientSum:
+def estimate(bounds: ClipBounds, noise: Array, share: Segments, noised: Segments) -> ClientSum:
     """The `ClientSum` that a noised sum stands for, with nothing negative in β, L and N.
 
     Σβ is at least its noise's standard deviation. A domain whose count is below that of its noise
@@ -137,15 +187,15 @@ def estimate(state: PrivacyState, share: Segments, noised: Segments) -> ClientSu
     scale = ClipBounds(
         *(
             b / (MARGIN * s) if s > 0 else jnp.zeros(())
-            for b, s in zip(state.bounds, share[:4], strict=True)
+            for b, s in zip(bounds, share[:4], strict=True)
         )
     )
     count = scale.count * noised.count
-    count = jnp.where(count >= state.noise * scale.count, count, 0)
+    count = jnp.where(count >= noise * scale.count, count, 0)
     loss = jnp.where(count > 0, jnp.maximum(scale.loss * noised.loss, 0), 0)
     return ClientSum(
         weighted_delta=tree.scale(scale.update, noised.update),
-        beta=jnp.maximum(noised.beta, state.noise) * scale.beta,
+        beta=jnp.maximum(noised.beta, noise) * scale.beta,
         domain_loss=loss,
         domain_count=count,
         left_out=jnp.zeros(()),  # how many clients failed is their secret too

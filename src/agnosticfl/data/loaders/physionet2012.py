@@ -14,7 +14,13 @@ from agnosticfl.data.formats.icu_stays import SERIES, Stay, read_stays
 from agnosticfl.data.in_memory import generator, in_pieces
 from agnosticfl.data.preparation.apply import features_of
 from agnosticfl.data.preparation.fit import Plan, fit
-from agnosticfl.data.preparation.record import Category, Label, Number, Preparation
+from agnosticfl.data.preparation.record import (
+    Category,
+    Label,
+    Number,
+    Preparation,
+    read_preparation,
+)
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.errors import BadInput
 from agnosticfl.registry import LOADERS
@@ -41,6 +47,9 @@ def load(
         int, Meta(ge=1, description="stays of a client, all in one kind of unit, dealt at random")
     ] = 40,
     seed: Annotated[int, Meta(ge=0, description="seed of the random clients")] = 0,
+    like: Annotated[
+        Path | None, "a preparation.json of public data, instead of learning one from set-a"
+    ] = None,
 ) -> Source:
     """Folders or archives with set-a (train), set-b (heldout), set-c (test) and their outcomes.
 
@@ -55,8 +64,11 @@ def load(
     y = np.array([files.died[stay.part, stay.record] for stay in stays], np.int32)
     clients = _clients(parts, domain, stays_per_client, seed)
     place, batch = Place("the stays", 0), _table(stays)
-    preparation, notes = fit(_plan(batch.schema.names), [(place, batch, parts == "a")])
-    preparation = _one_indicator(preparation)
+    if like is None:
+        preparation, notes = fit(_plan(batch.schema.names), [(place, batch, parts == "a")])
+        preparation = _one_indicator(preparation)
+    else:
+        preparation, notes = read_preparation(like), list[str]()
     x, _ = features_of(preparation, place, batch)
 
     def rows() -> Iterator[Rows]:
@@ -76,6 +88,7 @@ def load(
         labels=LABEL.classes,
         preparation=preparation,
         notes=tuple(notes),
+        given=() if like is None else ("preparation",),
     )
 
 

@@ -86,6 +86,7 @@ def load(
         rows=lambda: _rows(plan, made.make, noise),
         total=sum(int(_sizes(plan, cells).sum()) for cells in _blocks(clients)),
         vocabulary=made.vocabulary,
+        given=("vocabulary",),
     )
 
 

@@ -48,4 +48,5 @@ def about(store: Any) -> About:
         meta.labels,
         store.vocabulary(),
         None if steps is None else to_json(steps),
+        meta.given,
     )

@@ -64,6 +64,7 @@ class Meta(NamedTuple):
     splits: Mapping[str, Counts]
     files: Mapping[str, FileInfo]  # path relative to the store -> size and checksum
     notes: tuple[str, ...] = ()  # what a person should know before she trusts the data
+    given: tuple[str, ...] = ()  # of vocabulary and preparation: not learnt from training rows
 
 
 class Store(NamedTuple):
@@ -189,6 +190,7 @@ def _meta(raw: dict[str, Any]) -> Meta:
         splits=splits,
         files={name: FileInfo(**info) for name, info in raw["files"].items()},
         notes=tuple(raw.get("notes", ())),  # older stores have none
+        given=tuple(raw.get("given", ())),  # older stores do not say
     )
 
 

@@ -121,4 +121,5 @@ def _meta(source: Source, splits: Mapping[str, Counts], files: Mapping[str, File
         splits=splits,
         files=files,
         notes=source.notes,
+        given=source.given,
     )

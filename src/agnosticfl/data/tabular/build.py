@@ -64,6 +64,7 @@ def table_source(name: str, tables: Sequence[Table], options: Options) -> Source
         labels=None if label is None else label.classes,
         preparation=preparation,
         notes=tuple(notes),
+        given=() if agreed is None else ("preparation",),
     )
 
 

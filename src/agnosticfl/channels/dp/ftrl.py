@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DP-FTRL: noise of one round that partly takes back that of the rounds before it.
+
+The server releases x̂ = C⁻¹ (C x + noise), x being the rounds' sums and C a lower-triangular
+Toeplitz matrix: what was added early is subtracted later, so that the sum over rounds, which is
+what moves a model, has far less noise. Nothing is assumed of who is drawn, only how many rounds lie
+between two of one client at least (Choquette-Choo et al. 2023; McMahan et al. 2024). The matrices
+are those of `jax-privacy` (extra `ftrl`). The server must be trusted with the sums: it remembers
+them, and its noise, from round to round, in memory only.
+"""
+
+import collections
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from agnosticfl.channels.dp.noise import Release
+from agnosticfl.errors import require
+from agnosticfl.privacy.noise_source import NoiseSource
+
+KINDS = ("banded", "buffered")
+MOST_BANDS = 32  # as many sums are remembered
+
+
+class Memory(Protocol):
+    """What past values add to the present one."""
+
+    def read(self) -> np.ndarray | float: ...
+    def push(self, value: np.ndarray) -> None: ...
+
+
+class Strategy(NamedTuple):
+    """C, and what it does to one client's part."""
+
+    first: float  # C_00
+    memory: Callable[[], Memory]  # Σ_{j ≥ 1} C_j0 x_{t−j}, one round after another
+    sensitivity: float  # the largest norm of C x for one client with ‖x_t‖ ≤ 1 where it takes part
+    spread: float  # the largest deviation of a round's noise, if that of the draws is 1
+    participations: int  # of one client, at most
+    separation: int  # rounds from one to the next, at least
+    rounds: int
+    words: str
+
+
+@functools.lru_cache(maxsize=8)
+def find_strategy(kind: str, rounds: int, separation: int) -> Strategy:
+    """The matrix with the least mean error of all sums over rounds 1 … t, for this many rounds."""
+    what = f"correlated noise ({kind})"
+    toeplitz: Any = require("jax_privacy.matrix_factorization.toeplitz", what, "ftrl")
+    often = -(-rounds // separation)
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # as the library expects
+        if kind == "banded":
+            bands = min(separation, rounds, MOST_BANDS)
+            found = toeplitz.optimize_banded_toeplitz(n=rounds, bands=bands)
+            column = np.maximum.accumulate(np.asarray(found, np.float64)[::-1])[::-1]
+            memory, words = lambda: _History(column[1:]), f"{bands} bands"
+        else:
+            module = "jax_privacy.matrix_factorization.buffered_toeplitz"
+            found = require(module, what, "ftrl").optimize(
+                n=rounds, min_sep=separation, max_participations=often, error="mean", max_buffers=4
+            )
+            decay, scale = (
+                np.asarray(x, np.float64) for x in (found.buf_decay, found.output_scale)
+            )
+            column = np.concatenate(
+                [[1.0], (scale * decay ** np.arange(rounds - 1)[:, None]).sum(1)]
+            )
+            memory, words = lambda: _Buffers(decay, scale), f"{len(decay)} buffers"
+        squared = toeplitz.minsep_sensitivity_squared(column, separation, None, rounds)
+        inverse = np.asarray(toeplitz.inverse_coef(column, rounds), np.float64)
+    return Strategy(
+        float(column[0]),
+        memory,
+        math.sqrt(float(squared)),
+        float(np.linalg.norm(inverse)),
+        often,
+        separation,
+        rounds,
+        f"{kind}, {words}",
+    )
+
+
+def correlated(source: NoiseSource, strategy: Strategy) -> Release:
+    """Sums with noise that later rounds partly take back.
+
+    C x is rounded to whole numbers before it is noised, so the noise is a discrete Gaussian on
+    whole numbers; the rest, C⁻¹ of that, is computed from what is noised already.
+    """
+    sums, outputs = strategy.memory(), strategy.memory()
+
+    def release(total: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+        own = np.asarray(total, np.float64)
+        mixed = np.rint(strategy.first * own + sums.read())
+        noised = mixed + source(int(sigma), 1, own.size)
+        output = (noised - outputs.read()) / strategy.first
+        sums.push(own)
+        outputs.push(output)
+        return output.astype(np.float32)
+
+    return release
+
+
+def sensitivity_of(strategy: Strategy, size: int, units: int) -> float:
+    """The norm of one client's part of C x, in units of a vector of norm 1, after all rounding.
+
+    A vector of `size` numbers is rounded where it is made, and each row of C x once more, which
+    can make two neighbours differ by one unit more in every number.
+    """
+    of_vectors = strategy.sensitivity * (1 + math.sqrt(size) / (2 * units))
+    return of_vectors + math.sqrt(strategy.rounds * size) / (2 * units)
+
+
+class _History:
+    """The last values themselves."""
+
+    def __init__(self, column: np.ndarray):
+        self._column = column
+        self._last: collections.deque[np.ndarray] = collections.deque(maxlen=len(column))
+
+    def read(self) -> np.ndarray | float:
+        return sum((c * x for c, x in zip(self._column, self._last, strict=False)), start=0.0)
+
+    def push(self, value: np.ndarray) -> None:
+        self._last.appendleft(value)
+
+
+class _Buffers:
+    """Sums of all values, each of which fades at a rate of its own."""
+
+    def __init__(self, decay: np.ndarray, scale: np.ndarray):
+        self._decay, self._scale = decay, scale
+        self._held: list[np.ndarray | float] = [0.0] * len(decay)
+
+    def read(self) -> np.ndarray | float:
+        return sum((s * x for s, x in zip(self._scale, self._held, strict=True)), start=0.0)
+
+    def push(self, value: np.ndarray) -> None:
+        self._held = [d * x + value for d, x in zip(self._decay, self._held, strict=True)]
