@@ -52,7 +52,9 @@ def find_strategy(kind: str, rounds: int, separation: int) -> Strategy:
     what = f"correlated noise ({kind})"
     toeplitz: Any = require("jax_privacy.matrix_factorization.toeplitz", what, "ftrl")
     often = -(-rounds // separation)
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # as the library expects
+    # The library expects JAX as it is by default, but in double precision.
+    usual = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
+    with jax.enable_x64(True), usual[0], usual[1]:
         if kind == "banded":
             bands = min(separation, rounds, MOST_BANDS)
             found = toeplitz.optimize_banded_toeplitz(n=rounds, bands=bands)
