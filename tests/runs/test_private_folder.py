@@ -57,6 +57,7 @@ learning_rate = 0.1
 [dp]
 epsilon = 20.0
 delta = 1e-4
+population = 25  # the same for both: how many clients there are is public
 """
 
 
