@@ -57,6 +57,7 @@ learning_rate = 0.1
 [dp]
 epsilon = 20.0
 delta = 1e-4
+population = 25  # the same for both: how many clients there are is public
 """
 
 
@@ -85,7 +86,7 @@ def written(folder: Path) -> dict[str, Any]:
 
 
 # The task names its data by a seed: that alone may differ.
-NAMED = re.compile(r'(?:"|&#34;|&quot;)?(?:data\.)?seed(?:"|&#34;|&quot;)?: \d+')
+NAMED = re.compile(r'(?:"seed": |data\.seed</th><td>)\d+')
 
 
 def without_numbering(svg: bytes | str) -> str:

@@ -186,16 +186,20 @@ def differential_privacy(
     bounds = ClipBounds(clip / c, weight / c, loss * examples, examples)
     channel = private(bounds, scale, c, following, release, reports)
     words = "fixed" if following is None else f"move after every {following.every} rounds"
-    counted = (
-        None
-        if run.silos is None
-        else {
-            silo.name: (len(silo.owners), silo.per_round, accountant(units, rate))
-            for silo, rate in zip(run.silos, rates, strict=True)
-        }
-    )
+    counted = {
+        silo.name: (len(silo.owners), silo.per_round, accountant(units, rate))
+        for silo, rate in zip(run.silos or (), rates, strict=False)
+    }
     return Privacy(
-        lambda _: channel, budget, mode, population, scale, words, test_seed, strategy, counted
+        lambda _: channel,
+        budget,
+        mode,
+        population,
+        scale,
+        words,
+        test_seed,
+        strategy,
+        counted or None,
     )
 
 
