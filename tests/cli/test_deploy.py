@@ -15,6 +15,9 @@ import typer.main
 import yaml
 
 from agnosticfl.cli.commands import app
+from agnosticfl.data.loaders import synthetic
+from agnosticfl.data.store import write_store
+from agnosticfl.deploy.flower.server_app import server_data
 from agnosticfl.deploy.gate.limits import MARGIN, Limits
 from agnosticfl.deploy.gate.routes import CALLS
 from agnosticfl.deploy.supervise import children
@@ -91,6 +94,77 @@ def test_init_writes_an_app_that_flower_takes(tmp_path: Path):
     again = called("deploy", "init", tmp_path / "app", "toy", "--clients", "3")
     assert again.returncode == 2
     assert "exists and is not empty" in again.stderr
+
+
+POINTS = """
+rounds = 4
+clients_per_round = 3
+batch_size = 10
+evaluation_every = 2
+[data]
+name = "store"
+path = "{path}"
+[model]
+name = "logistic"
+features = 16
+classes = 10
+[client_optimizer]
+name = "sgd"
+learning_rate = 0.1
+"""
+
+
+def store_of(path: Path, *splits: str) -> Path:
+    """Synthetic points of these splits only."""
+    made = synthetic.load(clients=20, heldout_fraction=0.2, test_fraction=0.2)
+    rows = [piece for piece in made.rows() if piece.split in splits]
+    write_store(made._replace(rows=lambda: iter(rows), total=None), path)
+    return path
+
+
+def test_init_needs_no_training_row_where_clients_evaluate(tmp_path: Path):
+    store = store_of(tmp_path / "store", "test")
+    (tmp_path / "points.toml").write_text(POINTS.format(path=store))
+    words = ("deploy", "init", tmp_path / "app", tmp_path / "points.toml", "--clients", "3")
+    done = called(*words)
+    assert (done.returncode, "has no split 'train'" in done.stderr) == (2, True)
+    done = called(*words, "--set", "evaluation_by=clients")
+    assert done.returncode == 0, done.stderr
+    task = read_task(tmp_path / "app" / "federation")
+    shutil.rmtree(store)
+    held = server_data(task, {"data": ""})  # nothing is read
+    assert held.test.num_examples == held.train.num_examples == 0
+    assert held.train.domains == ("domain0", "domain1")
+    assert {name: array.shape for name, array in held.test.examples.items()} == {
+        "x": (0, 16),
+        "y": (0,),
+    }
+
+
+def test_init_says_what_clients_cannot_evaluate(tmp_path: Path):
+    store = store_of(tmp_path / "store", "test")
+    (tmp_path / "points.toml").write_text(POINTS.format(path=store))
+    words = ("deploy", "init", tmp_path / "app", tmp_path / "points.toml", "--clients", "3")
+    done = called(*words, "--set", "evaluation_by=clients", "--set", "client_spread=true")
+    assert done.returncode == 2
+    assert "nobody sees a single one's values" in done.stderr
+    assert not (tmp_path / "app").exists()
+
+
+def test_a_server_that_is_to_look_needs_examples_to_look_at(tmp_path: Path):
+    """Said before anything is started, not when the first look comes."""
+    whole = store_of(tmp_path / "store", "train", "heldout", "test")
+    (tmp_path / "points.toml").write_text(POINTS.format(path=whole))
+    for words in (
+        ("init", tmp_path / "app", tmp_path / "points.toml", "--clients", "3"),
+        ("keys", "server", tmp_path / "keys", "--host", "127.0.0.1"),
+    ):
+        assert called("deploy", *words).returncode == 0
+    own = store_of(tmp_path / "own", "test")
+    words = ("--keys", tmp_path / "keys", "--out", tmp_path / "run", "--data", own)
+    done = called("deploy", "server", tmp_path / "app", *words)
+    assert done.returncode == 2
+    assert done.stderr.endswith("own has no split 'heldout'\n")
 
 
 def test_what_the_commands_write_is_private(tmp_path: Path):

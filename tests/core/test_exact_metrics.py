@@ -30,7 +30,7 @@ from agnosticfl.core.metrics import (
     recall,
     rmse,
 )
-from agnosticfl.core.metrics.labels import log_odds
+from agnosticfl.core.metrics.tables import log_odds
 from agnosticfl.errors import BadInput
 from agnosticfl.registry import METRICS
 

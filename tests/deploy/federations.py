@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The federation that the tests of a strategy play, and the simulation to hold it against."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from agnosticfl.data.source import Feature, Rows, Source
+from agnosticfl.data.store import write_store
 from agnosticfl.deploy.flower.federation import RoundPolicy
 from agnosticfl.deploy.node.examples import dealt
 from agnosticfl.deploy.supervise.local import make_members
@@ -36,6 +38,18 @@ def toy(rounds: int = 3, nodes: int = NODES) -> FederatedTask:
     config = federated_config(resolve("toy", rounds=rounds), nodes)
     task = new_task(config, build(config).data, verify_key(SERVER).hex())
     return task._replace(run="toy-of-the-tests")
+
+
+def toy_store(folder: Path, dtype: str = "float32", labels: tuple[str, ...] | None = None) -> Path:
+    """A store that fits the toy, if nothing else is said."""
+
+    def rows() -> Iterator[Rows]:
+        for split in ("train", "test"):
+            yield Rows(split, ["me"] * 5, np.arange(5, dtype=np.int32), {"x": np.ones(5, dtype)})
+
+    source = Source("mine", "none", toy().domains, {"x": Feature(dtype, ())}, rows, labels=labels)
+    write_store(source, folder, overwrite=True)
+    return folder
 
 
 def simulate(folder: Path, config: Config, clients: int = NODES) -> list[dict[str, Any]]:

@@ -19,8 +19,7 @@ from agnosticfl.deploy.node.kept import Kept
 from agnosticfl.deploy.task import write_task
 from agnosticfl.runs.build import build
 from tests.deploy.fake import FakeGrid
-from tests.deploy.federations import toy
-from tests.deploy.test_schema import points
+from tests.deploy.federations import toy, toy_store
 
 
 def test_a_thing_is_made_anew_when_a_file_is_another(tmp_path: Path):
@@ -100,11 +99,11 @@ def test_a_node_opens_its_store_once_and_again_when_it_is_another(
     theirs = app.node_data
     monkeypatch.setattr(app, "node_data", lambda *a: opened.append(a) or theirs(*a))
     write_task(tmp_path, toy())
-    store = points(tmp_path / "store")
+    store = toy_store(tmp_path / "store")
     grid = FakeGrid([app.client_app(tmp_path)], node_config=lambda _: {"data": str(store)})
     first, again = (to_arrays(ask(grid).array_records[SUM])["float32"] for _ in range(2))
     np.testing.assert_array_equal(first, again)
     assert len(opened) == 1
-    points(store)
+    toy_store(store)
     ask(grid, 2)
     assert len(opened) == 2

@@ -15,10 +15,13 @@ import pytest
 from agnosticfl import from_functions
 from agnosticfl.core.contribution import Broadcast
 from agnosticfl.core.federated import from_arrays
+from agnosticfl.core.keeping import kept_apart
 from agnosticfl.core.work import ClientWork
 from agnosticfl.deploy.node.contribute import Call
+from agnosticfl.deploy.node.evaluate import Asked, measure
 from agnosticfl.deploy.node.examples import one_client
 from agnosticfl.deploy.node.pytorch import torch_client, torch_model
+from agnosticfl.deploy.task import EVALUATION
 from agnosticfl.engines import reference_engine
 from agnosticfl.errors import BadInput
 from agnosticfl.options import Normalisation
@@ -123,6 +126,34 @@ def test_the_outputs_of_a_module_and_metrics_of_them():
     assert list(found) == ["accuracy"]
     right = jnp.argmax(logits, axis=1) == examples["y"]
     np.testing.assert_array_equal(found["accuracy"].total, right)
+
+
+def test_a_client_that_evaluates_gives_the_sums_of_jax():
+    def forward(module: Any, examples: Any) -> Any:
+        return module(examples["x"])
+
+    metrics = ("accuracy", "auroc", "calibration_error")
+    own = torch_model(create, torch_loss, forward=forward, metrics=metrics)
+    same = from_functions(
+        own.init,
+        jax_loss,
+        forward=lambda w, e: e["x"] @ w["weight"].T + w["bias"][None],
+        metrics=metrics,
+    )
+    sets = ["evaluation_by=clients", "evaluation_share=0.5"]
+    config = resolve("toy", sets=sets)
+    kept = kept_apart({"train": one_client(data(200))}, 0.5)
+    params = {name: np.asarray(array) for name, array in own.init(jax.random.key(0)).items()}
+    found, expected = (
+        measure(Asked(config, EVALUATION, 2, model, kept, params, 0, 0)) for model in (own, same)
+    )
+    assert sum(expected.evaluation.examples) == kept["test"].num_examples > 30
+    np.testing.assert_array_equal(
+        found.own.tables["scores"].sum(axis=(1, 2, 3)) / 3, expected.own.means["loss"][1]
+    )
+    for domain, values in expected.evaluation.domains.items():
+        for name, value in values.items():
+            assert found.evaluation.domains[domain][name] == pytest.approx(value, abs=2e-3)
 
 
 def test_a_module_that_gives_one_number():

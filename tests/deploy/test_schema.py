@@ -3,18 +3,16 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from agnosticfl.core.federated import About
 from agnosticfl.data.loaders import synthetic
 from agnosticfl.data.loaders.arrays import load
-from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.data.store import open_store, write_store
 from agnosticfl.deploy.flower.client_app import LOG, client_app, node_data
 from agnosticfl.deploy.flower.records import ROUND
@@ -24,7 +22,7 @@ from agnosticfl.deploy.task import write_task
 from agnosticfl.errors import BadInput
 from agnosticfl.runs.about import Facts, facts_of_store
 from tests.deploy.fake import FakeGrid
-from tests.deploy.federations import toy
+from tests.deploy.federations import toy, toy_store
 
 TABLE = """\
 who,house,part,age,chol,cp,ill
@@ -196,29 +194,17 @@ def test_five_differences_are_shown_and_the_rest_counted():
     assert shown(list("abcdefg")) == [*"abcde", "and 2 more differences"]
 
 
-def points(folder: Path, dtype: str = "float32", labels: tuple[str, ...] | None = None) -> Path:
-    """A store that fits the toy, if nothing else is said."""
-
-    def rows() -> Iterator[Rows]:
-        for split in ("train", "test"):
-            yield Rows(split, ["me"] * 5, np.arange(5, dtype=np.int32), {"x": np.ones(5, dtype)})
-
-    source = Source("mine", "none", toy().domains, {"x": Feature(dtype, ())}, rows, labels=labels)
-    write_store(source, folder, overwrite=True)
-    return folder
-
-
 def context(**node_config: Any) -> Context:
     return Context(1, 2**63 + 1, node_config, RecordDict(), {})
 
 
 def test_a_node_opens_a_store_only_if_it_is_what_was_agreed_on(tmp_path: Path):
-    task, store = toy(), points(tmp_path / "store")
+    task, store = toy(), toy_store(tmp_path / "store")
     assert node_data(task, context(data=str(store))).data.num_examples == 5
-    points(store, "float64")  # the store is replaced while the node runs
+    toy_store(store, "float64")  # the store is replaced while the node runs
     with pytest.raises(BadInput, match=r"store does not fit the task: feature 'x' is 'float64 "):
         node_data(task, context(data=str(store)))
-    points(store, labels=("a", "b"))
+    toy_store(store, labels=("a", "b"))
     with pytest.raises(BadInput, match="there are classes here, the task has none"):
         node_data(task, context(data=str(store)))
 
@@ -228,7 +214,7 @@ def test_the_client_s_log_says_why_and_the_server_hears_nothing_of_it(
 ):
     monkeypatch.setattr(LOG, "propagate", True)
     write_task(tmp_path, toy())
-    store = points(tmp_path / "store", labels=("a", "b"))
+    store = toy_store(tmp_path / "store", labels=("a", "b"))
     grid = FakeGrid([client_app(tmp_path)], node_config=lambda _: {"data": str(store)})
     asked = RecordDict({ROUND: ConfigRecord({"round": 1, "token": "t"})})
     message = Message(asked, grid.nodes[0], "train")
@@ -253,9 +239,9 @@ def test_a_node_of_another_version_is_refused():
 
 
 def test_a_server_tests_on_what_was_agreed_on(tmp_path: Path):
-    task, store = toy(), points(tmp_path / "store")
+    task, store = toy(), toy_store(tmp_path / "store")
     assert server_data(task, {"data": str(store)}).test.num_examples == 5
-    points(store, "float64")
+    toy_store(store, "float64")
     with pytest.raises(BadInput, match=r"store does not fit the task: feature 'x' is 'float64 "):
         server_data(task, {"data": str(store)})
     other = {**task.schema, "labels": ["a"]}

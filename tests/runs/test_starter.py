@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from agnosticfl.data.loaders.arrays import from_frame
+from agnosticfl.data.loaders.tcga_brca import load as load_patients
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.data.store import Store, open_store, write_store
 from agnosticfl.errors import BadInput
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import run
 from agnosticfl.runs.starter import Seen, fitting_models, metric_for, seen_of, starter_task
+from tests.data.survival_files import patients, write
 from tests.helpers.stores import source
 
 FIRST = {"classes": "logistic", "numbers": "linear", "images": "cnn", "sentences": "lstm"}
@@ -36,7 +38,7 @@ def task_of(store: Store, path: Path, model: str | None = None) -> dict[str, Any
 def test_it_runs_as_it_is(folder: Path, tmp_path: Path, kind: str, model: str):
     file = tmp_path / "my.toml"
     file.write_text(starter_task(open_store(folder / kind), str(folder / kind)))
-    config = resolve(str(file), rounds=2, sets=["evaluation_every=1", "engine=steps"])
+    config = resolve(str(file), rounds=2, sets=["evaluation_every=1"])
     assert config.model["name"] == model
     summary = run(config, tmp_path / "run")
     assert config.metric in summary["test"][summary["domains"][0]]
@@ -97,6 +99,35 @@ def test_a_network_comes_first_where_there_are_many_rows():
     assert list(fitting_models(seen([[50, 50]]))) == ["logistic", "mlp"]
     assert list(fitting_models(seen([[50, 50]], rows=10_000))) == ["mlp", "logistic"]
     assert list(fitting_models(seen(None))) == ["linear", "mlp"]
+
+
+@pytest.mark.parametrize(("risk_sets", "models"), [(True, ["cox", "hazard"]), (False, ["hazard"])])
+def test_survival_gets_a_model_of_it(tmp_path: Path, risk_sets: bool, models: list[str]):
+    files = write(tmp_path, patients(16))
+    write_store(load_patients([files], risk_sets=risk_sets), tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    assert list(fitting_models(seen_of(store))) == models
+    # Events at 1950, 1900, 1850, 1750, … 1250 in every region: none at 2000, 1800, 1600 and 1400.
+    edges = fitting_models(seen_of(store))["hazard"]["edges"]
+    assert len(edges) == 7
+    assert edges == sorted(edges)
+    assert 1250 < edges[0] < 1350 < 1850 < edges[-1] < 1950
+    file = tmp_path / "my.toml"
+    file.write_text(starter_task(store, str(tmp_path / "store")))
+    config = resolve(str(file), rounds=1)
+    assert (config.model["name"], config.metric) == (models[0], "c_index")
+    assert "c_index" in run(config, tmp_path / "run")["test"]["Northeast"]
+
+
+def test_two_numbers_that_are_no_time_and_event_fit_no_model(tmp_path: Path):
+    made = load_patients([write(tmp_path, patients(4))])
+
+    def rows() -> Any:
+        for part in made.rows():
+            yield part._replace(features={**part.features, "y": part.features["y"] + 0.5})
+
+    write_store(made._replace(rows=rows), tmp_path / "store")
+    assert fitting_models(seen_of(open_store(tmp_path / "store"))) == {}
 
 
 def many_clients(tmp_path: Path, having: int) -> Store:

@@ -19,6 +19,7 @@ from agnosticfl.runs.compare import compare
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import Stopped, run
+from agnosticfl.runs.trials import outcome, undefined_in
 from agnosticfl.runs.tune import Found, Watch
 from agnosticfl.runs.tuned import tuned_task
 from tests.helpers.problems import federated, quadratic
@@ -255,6 +256,7 @@ def one(out: Path, **changes: Any) -> list[Found]:
         "task": "t", "data": {"name": "given from Python"}, "model": {"name": "given from Python"},
         **SETTINGS,
     }  # fmt: skip
+    task |= {"algorithms": options.pop("algorithms_table", {})}
     load = lambda _: (quadratic(), DATA)  # noqa: E731
     return tuning.tune(task, out, algorithms=["fedavg"], load=load, **options)
 
@@ -284,6 +286,40 @@ def test_a_folder_takes_the_same_search_and_more_of_it_only(tmp_path: Path):
         one(tmp_path / "thesis")
 
 
+def test_a_search_can_be_judged_by_the_excess_over_reference_losses(tmp_path: Path):
+    """Both domains have the same loss L, so the worst is the one whose reference is lower."""
+    references = {"excess-risk": {"options": {"references": {"0": -1.0, "1": 2.0}}}}
+    (plain,) = one(tmp_path / "plain", algorithms_table=references)
+    (found,) = one(tmp_path / "out", algorithms_table=references, score="excess")
+    assert found.metric == "excess loss"
+    for by_loss, by_excess in zip(plain.result.measured, found.result.measured, strict=True):
+        assert by_loss.mean is not None
+        assert by_excess.mean == pytest.approx(by_loss.mean + 1)
+        assert (by_excess.domain, by_excess.gap) == ("0", pytest.approx(3))
+    assert found.settings == plain.settings  # the least of both
+    with pytest.raises(BadInput, match='holds another search: score was "worst" and is now "exc'):
+        one(tmp_path / "plain", algorithms_table=references, score="excess")
+    old = json.loads((tmp_path / "plain" / "tune.json").read_text())
+    del old["score"]  # as a version without scores wrote it
+    (tmp_path / "plain" / "tune.json").write_text(json.dumps(old))
+    (again,) = one(tmp_path / "plain", algorithms_table=references)
+    assert again.settings == plain.settings
+
+
+def test_a_domain_that_leaves_the_metric_undefined_is_no_divergence():
+    """A c-index without an event, or AUROC of one class: the others decide."""
+    look = {"a": {"loss": 1.0, "auroc": 0.7}, "b": {"loss": 2.0, "auroc": None}}
+    records = [{"round": t, "heldout": look} for t in (1, 2)]
+    summary = {"diverged": None, "higher_is_better": {"auroc": True}}
+    assert undefined_in(records, "auroc", ["a", "b"]) == ["b"]
+    assert outcome(records, summary, "auroc", ["a", "b"], 2) == (0.7, "a", 0.0)
+    assert outcome(records, summary, "auroc", ["b"], 2) == (None, None, None)
+    # Where the loss is gone too, or the metric was there once, the model is to blame.
+    lost = [*records, {"round": 3, "heldout": {**look, "b": {"loss": None, "auroc": None}}}]
+    assert undefined_in(lost, "auroc", ["a", "b"]) == []
+    assert outcome(lost, summary, "auroc", ["a", "b"], 2).score is None
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -298,6 +334,8 @@ def test_a_folder_takes_the_same_search_and_more_of_it_only(tmp_path: Path):
         ({"looks": 0}, "number of looks is 0; it must be at least 1"),
         ({"looks": 11}, "--looks is 11, but a trial has only 10 rounds"),
         ({"target": "1"}, "none of fedavg takes a --target"),
+        ({"score": "mean"}, "unknown --score 'mean' (allowed: worst, excess)"),
+        ({"score": "excess"}, "--score excess needs a reference loss of 0, 1 in [algorithms.exc"),
         ({"sets": ["weight_rule.learning_rate=2"]}, "has no effect on any of fedavg"),
     ],
 )

@@ -206,6 +206,13 @@ def tune(
         int, typer.Option(help="The last looks at held-out clients, of which the mean counts.")
     ] = 5,
     budget: Annotated[int, typer.Option(help="The most settings of each algorithm.")] = 12,
+    score: Annotated[
+        str,
+        typer.Option(
+            help="What decides: the worst domain's metric (worst), or the largest loss of a domain"
+            " over its reference (excess; see `references`)."
+        ),
+    ] = "worst",
     target: Target = None,
     rounds: Rounds = None,
     out: Out = None,
@@ -238,6 +245,7 @@ def tune(
                 target=target,
                 rounds=rounds,
                 sets=_settings(sets, None, None, None, precision),
+                score=score,
                 watch=watch,
             )
         write_search(found, folder, seeds, looks)

@@ -114,11 +114,38 @@ def _task(
     config = federated_config(resolve(task, algorithm, None, seed, rounds, settings), clients)
     for setting in settings:
         check(has_effect(config, setting), f"--set {setting} has no effect on a federation")
+    rows = None if dealing else _of_clients(config)
+    if rows is not None:
+        return new_task(config, rows)
     # What is not allowed is refused here.
     built = build(msgspec.structs.replace(config, clients_per_round=1))
     if dealing:
         check_nodes(built.data.train, clients)
     return new_task(config, built.data)
+
+
+def _of_clients(config: Any) -> Any:
+    """A store that only says what the clients' data is like, if clients evaluate; else None."""
+    from agnosticfl.data.sources.store import whatever_there_is
+    from agnosticfl.deploy.task import most_clients
+    from agnosticfl.registry import MODELS
+    from agnosticfl.runs.build import check_features
+    from agnosticfl.runs.judging import check_judged
+
+    path = config.data.get("path", "")
+    if (
+        config.evaluation_by == "server"
+        or config.data["name"] != "store"
+        or not Path(path).exists()
+    ):
+        return None
+    data = whatever_there_is(path)
+    if data.train.num_examples and data.test.num_examples:
+        return None
+    model = MODELS.build(config.model, "model")
+    check_features(model, data, config.model["name"])
+    check_judged(config, model, data.test, most_clients(config))
+    return data
 
 
 @deploy_app.command()
@@ -163,7 +190,11 @@ def server(
     out: Annotated[Path, typer.Option(help="Run folder.")],
     state: State = Path("deploy-state"),
     data: Annotated[
-        Path | None, typer.Option(metavar="STORE", help="Test on it, not on the task's own data.")
+        Path | None,
+        typer.Option(
+            metavar="STORE",
+            help="Test on it, not on the task's own data; where clients evaluate, beside them.",
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(help="The one port that clients connect to.")] = 8000,
@@ -204,7 +235,9 @@ def server(
     for name, path in {"data": data, "roster": roster}.items():
         options |= {} if path is None else {name: str(path.resolve())}
     if options.get("data"):
-        _check_store(agreed, Path(str(options["data"])), "test")
+        looks = config.evaluation_every > 0 and config.evaluation_by == "server"
+        for split in ("test", *(["heldout"] if looks else [])):
+            _check_store(agreed, Path(str(options["data"])), split)
     needed = config.secure is not None
     check((roster is not None) == needed, f"--roster is {'' if needed else 'not '}needed: {app}")
     if roster is not None:
@@ -242,7 +275,8 @@ def client(
         str,
         typer.Option(
             metavar="DOMAINS",
-            help="Secure rounds: show counts and losses of these domains with fewer holders, too.",
+            help="Secure rounds: show sums of these domains with fewer holders, too: counts, losses"
+            " and what an evaluation counts.",
         ),
     ] = "",
     dishonest: Annotated[
@@ -271,6 +305,7 @@ def client(
     which is tried out first. With a roster it answers in secure rounds only; it says what changed
     in it since it was last accepted.
     """
+    from agnosticfl.core.keeping import KEPT
     from agnosticfl.data.store import open_store
     from agnosticfl.deploy import accepted
     from agnosticfl.deploy.app import PACKAGE
@@ -279,7 +314,7 @@ def client(
     from agnosticfl.deploy.node.examples import held_domains
     from agnosticfl.deploy.supervise import children as processes
     from agnosticfl.deploy.supervise.trial import check_flower
-    from agnosticfl.deploy.task import check_program, read_task
+    from agnosticfl.deploy.task import FIGURES, check_program, read_task
 
     eligibility.conditions([name for name in when.split(",") if name], min_examples)
     check(0 < poll <= MOST, f"--poll is {poll}; it must be above 0 and at most {MOST:.0f} seconds")
@@ -292,6 +327,7 @@ def client(
     link = processes.Link(server, authority.resolve(), state.resolve())
     config: dict[str, str | int] = {"data": str(data.resolve())}
     config |= {"when": when, "min-examples": min_examples}
+    config |= {"figures": str(link.home / FIGURES)}
     processes.private_folder(link.home)
     if roster is not None:
         own = link.home / accepted.FILE  # what is worked with: `roster` may change at any time
@@ -301,7 +337,11 @@ def client(
         config |= {"signing-key": str(sign.resolve())}
         config |= {"fewest": fewest, "dishonest": dishonest, "alone": alone}
         config |= {"memory": str(link.home / "secure.memory")}
-        own_member(agreed, config, held_domains(open_store(data).splits["train"]))
+        splits, settings = open_store(data).splits, agreed.config
+        keeps = settings.evaluation_by == "clients" and settings.evaluation_share == 0
+        used = [name for name in ("train", *(KEPT if keeps else ())) if name in splits]
+        held = {domain for name in used for domain in held_domains(splits[name])}
+        own_member(agreed, config, sorted(held))
     command = processes.client_command(
         link, key.resolve(), app.resolve(), config, supernode=supernode, longest=poll
     )

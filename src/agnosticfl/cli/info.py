@@ -102,7 +102,8 @@ def _label(store: Store) -> Iterator[str]:
         more = f" … and {len(classes) - SHOWN} more" * (len(classes) > SHOWN)
         yield f"label{name}: {len(classes)} classes: {', '.join(classes[:SHOWN])}{more}"
     elif "y" in store.meta.features:
-        yield f"label{name}: a number"
+        shape = store.meta.features["y"].shape
+        yield f"label{name}: " + (f"numbers {list(shape)}" if shape else "a number")
 
 
 def _balance(classes: Sequence[str] | None, summary: Summary) -> Table | None:

@@ -4,7 +4,8 @@
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -64,7 +65,10 @@ class Evaluation(NamedTuple):
     domains: Results
     overall: Values  # over all examples
     clients: dict[str, Spread] | None  # metric -> spread over clients, if asked for
-    measured: Measured
+    measured: Measured | None  # None if all there is are sums over clients
+    examples: Sequence[int]  # [p] how many there are
+    # Domain, or "" for all of them -> metric -> how far from it the exact one is at most.
+    within: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 def evaluator(
@@ -94,19 +98,10 @@ def full_evaluator(
     Args:
       clients: numbers of the clients whose examples are used (`some_clients`); default all.
     """
-    check(batch_size >= 1, f"evaluation batch size is {batch_size}; it must be at least 1")
-    rows = range(data.num_examples) if clients is None else rows_of(data, clients)
-    check(len(rows) > 0, "there is no example to evaluate on")
-    by_example = len(rows) <= MOST_ITEMS or bool(model.exact)
-    keeping = by_example and model.outputs in ("labels", "values")
-    readings = metric_readings(model, data)
+    measure, readings = measurer(model, data, batch_size, clients), metric_readings(model, data)
 
     def run(params: Params) -> Evaluation:
-        results = (
-            (part, _per_example(model, params, _examples(data, part, batch_size), keeping))
-            for part in _batches(rows, batch_size)
-        )
-        measured = _measured(data, _one_ahead(results), by_example)
+        measured = measure(params)
         by_domain = _by_group(measured, measured.domain, data.num_domains)
         exact = functools.partial(_exact, model, readings, measured)
         domains = {
@@ -116,9 +111,30 @@ def full_evaluator(
         everywhere = np.ones(len(measured.domain), bool)
         overall = _values(readings, by_domain, slice(None)) | exact(everywhere)
         spreads = _spreads(readings, measured, data.num_clients) if spread else None
-        return Evaluation(domains, overall, spreads, measured)
+        examples = by_domain["loss"][1].astype(int).tolist()
+        return Evaluation(domains, overall, spreads, measured, examples)
 
     return run
+
+
+def measurer(
+    model: Model, data: FederatedData, batch_size: int = 512, clients: np.ndarray | None = None
+) -> Callable[[Params], Measured]:
+    """A function that says what parameters do on `data`, item by item; see `full_evaluator`."""
+    check(batch_size >= 1, f"evaluation batch size is {batch_size}; it must be at least 1")
+    rows = range(data.num_examples) if clients is None else rows_of(data, clients)
+    check(len(rows) > 0, "there is no example to evaluate on")
+    by_example = len(rows) <= MOST_ITEMS or bool(model.exact)
+    keeping = by_example and model.outputs in ("labels", "values")
+
+    def measure(params: Params) -> Measured:
+        results = (
+            (part, _per_example(model, params, _examples(data, part, batch_size), keeping))
+            for part in _batches(rows, batch_size)
+        )
+        return _measured(data, _one_ahead(results), by_example)
+
+    return measure
 
 
 def metric_value(name: str, how: Reading, measured: Measured, weight: np.ndarray) -> float | None:
@@ -129,7 +145,7 @@ def metric_value(name: str, how: Reading, measured: Measured, weight: np.ndarray
     """
     used = weight > 0
     if name in measured.sums:
-        return _value(how, *(measured.sums[name][:, used] * weight[used]).sum(axis=1))
+        return mean_value(how, *(measured.sums[name][:, used] * weight[used]).sum(axis=1))
     assert measured.outputs is not None
     assert measured.wanted is not None
     return _from_outputs(name, measured.outputs[used], measured.wanted[used], weight[used])
@@ -137,10 +153,20 @@ def metric_value(name: str, how: Reading, measured: Measured, weight: np.ndarray
 
 def metric_readings(model: Model, data: FederatedData) -> dict[str, Reading]:
     """All that is measured of `model` on examples like these, and how it is read; loss first."""
-    one = {name: array[:1] for name, array in data.examples.items()}
     params = jax.eval_shape(model.init, jax.random.key(0))
-    names = jax.eval_shape(model.per_example_metrics, params, one)
+    names = jax.eval_shape(model.per_example_metrics, params, one_example(data))
     return {name: reading(name, model.readings) for name in ("loss", *names, *model.exact)}
+
+
+def one_example(data: FederatedData) -> Examples:
+    """Shapes and types of one example, which need not be there."""
+    shapes: Any = {
+        name: jax.ShapeDtypeStruct(
+            (1, *array.shape[1:]), jax.dtypes.canonicalize_dtype(array.dtype)
+        )
+        for name, array in data.examples.items()
+    }
+    return shapes
 
 
 def some_clients(data: FederatedData, number: int, seed: int) -> np.ndarray:
@@ -250,7 +276,8 @@ def _by_group(measured: Measured, group: np.ndarray, number: int) -> _Sums:
 def _values(readings: Mapping[str, Reading], sums: _Sums, groups: Any) -> Values:
     """The metrics of some groups together."""
     return {
-        name: _value(readings[name], *both[:, groups].sum(axis=1)) for name, both in sums.items()
+        name: mean_value(readings[name], *both[:, groups].sum(axis=1))
+        for name, both in sums.items()
     }
 
 
@@ -264,7 +291,7 @@ def _exact(
     assert measured.wanted is not None
     outputs, wanted = measured.outputs[where], measured.wanted[where]
     if not np.isfinite(outputs).all():
-        return {name: _worst(readings[name]) for name in model.exact}
+        return {name: worst_value(readings[name]) for name in model.exact}
     once = np.ones(len(wanted))
     return {name: _from_outputs(name, outputs, wanted, once) for name in model.exact}
 
@@ -275,14 +302,15 @@ def _from_outputs(
     return METRICS.get(name).exact(outputs.astype(np.float64), wanted, weight)
 
 
-def _value(how: Reading, total: float, weight: float) -> float | None:
+def mean_value(how: Reading, total: float, weight: float) -> float | None:
+    """A metric made of sums; None without any weight."""
     if not weight > 0:
         return None
     mean = float(total / weight)
-    return _worst(how) if math.isnan(mean) else how.finish(mean)
+    return worst_value(how) if math.isnan(mean) else how.finish(mean)
 
 
-def _worst(how: Reading) -> float:
+def worst_value(how: Reading) -> float:
     """Worse than any number: what a model that has diverged is worth."""
     return -math.inf if how.higher_is_better else math.inf
 
@@ -293,7 +321,7 @@ def _spreads(
     """Clients without examples are left out, and so is a metric that no client has."""
     by_client = _by_group(measured, measured.client, num_clients)
     values = {
-        name: [v for pair in both.T if (v := _value(readings[name], *pair)) is not None]
+        name: [v for pair in both.T if (v := mean_value(readings[name], *pair)) is not None]
         for name, both in by_client.items()
     }
     return {name: _spread(v, readings[name].higher_is_better) for name, v in values.items() if v}

@@ -144,6 +144,19 @@ def from_arrays(
     )
 
 
+def no_examples(
+    features: Mapping[str, tuple[str, Sequence[int]]], domains: tuple[str, ...]
+) -> FederatedData:
+    """What is known of examples that are somewhere else: name -> type and shape of a feature."""
+    return FederatedData(
+        {name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in features.items()},
+        np.zeros(0, np.int32),
+        np.zeros(1, np.int64),
+        (),
+        domains,
+    )
+
+
 def only_domain(data: FederatedData, name: str) -> FederatedData:
     """The part of `data` in one domain: clients without an example of it are gone."""
     keep = np.flatnonzero(data.domain == data.domain_index(name))
@@ -155,6 +168,16 @@ def only_domain(data: FederatedData, name: str) -> FederatedData:
         domain=data.domain[keep],
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
         client_ids=[data.client_ids[k] for k in clients],
+    )
+
+
+def only_rows(data: FederatedData, keep: np.ndarray) -> FederatedData:
+    """The examples that `keep`, [n] booleans, says; all clients stay, some perhaps with none."""
+    before = np.concatenate([[0], np.cumsum(keep)])
+    return data._replace(
+        examples={name: array[keep] for name, array in data.examples.items()},
+        domain=data.domain[keep],
+        offsets=before[data.offsets],
     )
 
 

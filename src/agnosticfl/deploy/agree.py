@@ -2,9 +2,12 @@
 """What a federation agreed on, as its secure rounds know it: from its task and its roster."""
 
 from agnosticfl.deploy.roster import Roster, roster_digest
-from agnosticfl.deploy.task import FederatedTask, terms
+from agnosticfl.deploy.task import EVALUATION, TRAINING, FederatedTask, terms
 from agnosticfl.errors import choose
+from agnosticfl.runs.config import Config
+from agnosticfl.runs.questions import num_questions
 from agnosticfl.secagg.agreement import Agreement
+from agnosticfl.secagg.primitives import digest
 
 
 def agreement_of(task: FederatedTask, roster: Roster, fewest: int, dishonest: int) -> Agreement:
@@ -26,3 +29,15 @@ def agreement_of(task: FederatedTask, roster: Roster, fewest: int, dishonest: in
         fewest=fewest,
         dishonest=dishonest,
     )
+
+
+def of_kind(agreement: Agreement, config: Config, kind: str) -> Agreement:
+    """The same for sums of one kind.
+
+    These have numbers of their own, of which a client opens each once, and no key or signature made
+    for one kind serves for another: as if they were of another run.
+    """
+    if kind == TRAINING:
+        return agreement
+    rounds = num_questions(config) if kind == EVALUATION else agreement.rounds
+    return agreement._replace(run=digest(kind.encode(), agreement.run), rounds=rounds)

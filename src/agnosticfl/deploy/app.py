@@ -32,7 +32,8 @@ clientapp = "{package}.client_app:app"
 # `agnosticfl deploy server` fills in out, data, roster and signing-key.
 [tool.flwr.app.config]
 out = ""              # the run folder on the server, an absolute path
-data = ""             # a store on the server with a split to test on; the task's own data if empty
+data = ""             # a store on the server with a split to test on; if empty, the task's own
+                      # data, or none where clients evaluate
 roster = ""           # of a secure federation: the list of its members that their keeper signed
 signing-key = ""      # of a secure federation: what the server signs the set-up of rounds with
 minimum = 0           # reports below which a round is abandoned and tried again; 0: all clients

@@ -18,7 +18,10 @@ from agnosticfl.runs.about import facts_of
 from agnosticfl.runs.config import Config, as_table
 
 FILE = "task.json"
+FIGURES = "figures.jsonl"  # in a client's --state: what it measured of models, for its operator
 NO_PROGRESS = "no progress"  # how the last words of a server begin that gave up
+# Sums that clients are asked for: to step, to judge a model, and to move λ by what is held out.
+KINDS = TRAINING, EVALUATION, REPORT = "training", "evaluation", "report"
 LONGEST_RUN = 64  # bytes of the name of a run, as the messages of secure rounds hold it
 LONGEST = 300  # characters of a message about a file that anybody may have written
 

@@ -43,7 +43,9 @@ def unpack(vectors: Mapping[str, np.ndarray], like: Any) -> Any:
     for leaf in leaves:
         name, size = np.dtype(leaf.dtype).name, math.prod(leaf.shape)
         part = vectors[name][used[name] : used[name] + size]
-        arrays.append(jnp.asarray(part.reshape(leaf.shape)))
+        shaped = part.reshape(leaf.shape)
+        # JAX would halve numbers of 64 bits, which evaluations have.
+        arrays.append(shaped if shaped.dtype.itemsize == 8 else jnp.asarray(shaped))
         used[name] += size
     return jax.tree.unflatten(structure, arrays)
 

@@ -27,6 +27,7 @@ from agnosticfl.core.weight_rule import WeightRule
 from agnosticfl.core.work import ClientWork, check_work
 from agnosticfl.engines.auto import auto_engine
 from agnosticfl.engines.base import Engine, EngineBuilder
+from agnosticfl.engines.reporters import Reporters
 from agnosticfl.errors import check
 from agnosticfl.options import Option, options_of
 from agnosticfl.registry import METHODS
@@ -74,7 +75,8 @@ class Parts:
       cohorts: how the clients of a round are chosen; default `uniform_cohorts()`.
       engine: how the sum over clients is computed; default `engines.auto_engine`.
       channel: what happens to a contribution on its way into the sum; default nothing at all.
-      heldout: clients who do not train. If given, λ follows their losses; see `methods.heldout`.
+      heldout: clients who do not train, or what gives the sum of their reports. If given, λ
+        follows their losses; see `methods.heldout`.
       report_channel: the same for a report of theirs, if those who train have a channel.
       precision: of the factors of matrix products, `"float32"`, `"tf32"` or `"bf16"`; see
         `core.precision`.
@@ -99,7 +101,7 @@ class Parts:
     cohorts: SamplerBuilder | None = None
     engine: EngineBuilder | None = None
     channel: ChannelBuilder | None = None
-    heldout: FederatedData | None = None
+    heldout: FederatedData | Reporters | None = None
     report_channel: ChannelBuilder | None = None
     precision: str = "float32"
     local_steps: int | None = None

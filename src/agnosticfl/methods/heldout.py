@@ -10,13 +10,14 @@ from jax import Array
 from agnosticfl.core.algorithm1 import one_exchange, step_model
 from agnosticfl.core.channel import is_plain
 from agnosticfl.core.contribution import ClientSum
+from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.ledger import bytes_per_client
 from agnosticfl.core.precision import in_precision
 from agnosticfl.core.state import RoundInfo, ServerState
 from agnosticfl.core.tree import PyTree
 from agnosticfl.engines.base import compile_block, paired
 from agnosticfl.engines.helpers.shards import here
-from agnosticfl.engines.reporters import reporters
+from agnosticfl.engines.reporters import Reporters, reporters
 from agnosticfl.errors import check
 from agnosticfl.methods.base import Algorithm, Parts, reports_per_round
 from agnosticfl.methods.reporting import moved_by_reports, with_reports
@@ -29,18 +30,14 @@ def heldout_rounds(parts: Parts) -> Algorithm:
     who do not train cannot be memorised. The window, and with it α, still counts who trains. What
     protects those who train does not protect those who report: they have a channel of their own.
     """
-    data, heldout, seed = parts.data, parts.heldout, parts.seed
+    heldout, seed = parts.heldout, parts.seed
     assert heldout is not None
     check(
         is_plain(parts.way) or parts.report_channel is not None,
         "held-out clients would report in the clear beside those whom a channel protects;"
         " give their reports a channel too (report_channel)",
     )
-    names = ", ".join(data.domains)
-    check(heldout.domains == data.domains, f"held-out domains differ from the training's: {names}")
-    number = reports_per_round(parts.clients_per_round, heldout)
-    sampler = parts.sampler(heldout, number, seed)
-    others = reporters(parts.work, heldout, sampler, seed, parts.report_way)
+    others = heldout if isinstance(heldout, Reporters) else _reporters(parts, heldout)
     engine = parts.engine_for(parts.work)
     move = moved_by_reports(parts.rule, parts.report_way, seed)
 
@@ -83,3 +80,13 @@ def heldout_rounds(parts: Parts) -> Algorithm:
     return with_reports(
         parts, engine, others, round, lambda state: bytes_per_client(state, parts.way), block()
     )
+
+
+def _reporters(parts: Parts, heldout: FederatedData) -> Reporters:
+    """Held-out clients of which as many report as train."""
+    names = ", ".join(parts.data.domains)
+    same = heldout.domains == parts.data.domains
+    check(same, f"held-out domains differ from the training's: {names}")
+    number = reports_per_round(parts.clients_per_round, heldout)
+    sampler = parts.sampler(heldout, number, parts.seed)
+    return reporters(parts.work, heldout, sampler, parts.seed, parts.report_way)

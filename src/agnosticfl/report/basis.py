@@ -59,8 +59,24 @@ def notes(comparison: Comparison, metric: str) -> list[str]:
             f" {_listed(how.few_clients)}.",
         ),
         (metric in how.missing, f"No interval: {how.missing.get(metric)}."),
+        *_judged_by_clients(comparison, metric),
     ]
     return [line for wanted, line in lines if wanted]
+
+
+def _judged_by_clients(comparison: Comparison, metric: str) -> list[tuple[bool, str]]:
+    """That no server has seen the examples, and how exact a metric of their sums is."""
+    errors = [
+        error.get(metric, 0.0)
+        for run in comparison.runs
+        for error in run.summary.get("within", {}).get("test", {}).values()
+    ]
+    asked = any(run.config.evaluation_by == "clients" for run in comparison.runs)
+    off = max(errors, default=0.0)
+    return [
+        (asked, "The clients measured it, on examples that they keep from training."),
+        (off > 0, f"Computed from counts of scores in bins: {metric} is within ±{off:.2g}."),
+    ]
 
 
 def of_one_domain(comparison: Comparison) -> list[str]:

@@ -20,7 +20,7 @@ from agnosticfl.runs.resolve import find_method
 from agnosticfl.weights import from_table as rule_from_table
 
 # What a summary says of the last model at its top, and of another one under its name.
-OF_A_MODEL = ("test", "heldout", "overall", "clients")
+OF_A_MODEL = ("test", "heldout", "server", "overall", "clients", "within")
 
 
 class Run(NamedTuple):

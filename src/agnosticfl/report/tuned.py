@@ -22,6 +22,7 @@ from agnosticfl.report.tradeoffs import MARKERS
 from agnosticfl.runs import tune as tuning
 from agnosticfl.runs.axes import Setting, in_words, is_number
 from agnosticfl.runs.config import Table, as_text
+from agnosticfl.runs.planning import WORST
 from agnosticfl.runs.resolve import GIVEN
 from agnosticfl.runs.trials import Tried
 from agnosticfl.runs.tune import METHODS_BY_DEFAULT, Found, Watch, in_sentences, short
@@ -40,6 +41,7 @@ def tune(
     target: str | None = None,
     rounds: int | None = None,
     sets: Sequence[str] = (),
+    score: str = WORST,
 ) -> dict[str, Table]:
     """Searches settings of a task on held-out clients; the grid grows until its best is inside.
 
@@ -58,6 +60,8 @@ def tune(
       target: the domain of FedAvg (target-only), if that is among them.
       rounds: of a trial, if not as many as the task says.
       sets: `key=value` that change the task.
+      score: `worst`, the worst domain's metric, or `excess`, the largest loss of a domain over the
+        reference that the task has for excess-risk.
     """
     found = tuning.tune(
         task,
@@ -70,6 +74,7 @@ def tune(
         target=target,
         rounds=rounds,
         sets=sets,
+        score=score,
         watch=Watch(say=_warn),
     )
     write_search(found, Path(out), seeds, looks)

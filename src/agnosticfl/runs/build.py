@@ -25,11 +25,13 @@ from agnosticfl.core.model import Model, Need
 from agnosticfl.core.precision import model_in_precision
 from agnosticfl.engines.base import EngineBuilder
 from agnosticfl.engines.helpers.tuning import Tuner
+from agnosticfl.engines.reporters import Reporters
 from agnosticfl.errors import check, choose
 from agnosticfl.methods.base import Algorithm, Parts, reports_per_round
 from agnosticfl.options import call_with_options, options_of
 from agnosticfl.registry import ENGINES, MODELS, SAMPLERS, SOURCES
 from agnosticfl.runs.config import Config
+from agnosticfl.runs.judging import Judge, own_parts, simulated_judge
 from agnosticfl.runs.optimizers import build_optimizer
 from agnosticfl.runs.resolve import find_method, given_options
 
@@ -44,6 +46,8 @@ class Built(NamedTuple):
     readings: Mapping[str, Reading]  # metric -> how it is read
     privacy: Privacy | None = None
     judged_by: str = "test"  # the split by which the run is judged; a search never looks at test
+    judge: Judge | None = None  # of a run that clients evaluate; else the server does, on `data`
+    server_test: FederatedData | None = None  # and what the server could test on beside them
 
 
 def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) -> Built:
@@ -64,16 +68,28 @@ def assemble(
     data: Splits,
     engine: EngineBuilder,
     rates_in_state: Collection[str] = (),
+    judge: Judge | None = None,
+    reports: Reporters | None = None,
 ) -> Built:
     """The same for a model, data and an engine that are there already.
 
     Args:
+      judge: clients who evaluate, if they are somewhere else; else those of `data` are meant.
+      reports: the same for the losses of what they hold out.
       rates_in_state: tables whose learning_rate is data of the server's state; see `runs.rates`.
     """
     check_features(model, data, config.model["name"])
+    digest, measuring = digest_of(data), model_in_precision(model, config.precision)
+    server_test = None
+    if config.evaluation_by == "clients":
+        own, elsewhere = data.test, judge is not None
+        server_test = own if own.num_examples and (elsewhere or config.evaluation_share) else None
+        if judge is None:
+            data = kept_by_clients(config, data)
+            judge = simulated_judge(config, measuring, data)
     readings = metric_readings(model, data.test)
     choose(config.metric, readings, f"metric of model {config.model['name']!r}")
-    privacy, heldout = build_privacy(config, model, data), _followed(config, data)
+    privacy, heldout = build_privacy(config, model, data), reports or _followed(config, data)
 
     def steps(key: str) -> optax.GradientTransformation:
         return build_optimizer(getattr(config, key), key, key in rates_in_state)
@@ -96,7 +112,7 @@ def assemble(
         engine=engine,
         heldout=heldout,
         channel=build_channel(config, privacy),
-        report_channel=None if heldout is None else build_report_channel(config, heldout, privacy),
+        report_channel=None if heldout is None else _report_channel(config, heldout, privacy),
         precision=config.precision,
         mean_model=config.mean_model,
     )
@@ -105,11 +121,24 @@ def assemble(
     algorithm = call_with_options(
         entry.make, {**known, **config.options}, f"algorithm {entry.name!r}", parts
     )
-    found = msgspec.structs.replace(
-        config, data_digest=digest_of(data), model_shapes=model_shapes(model)
+    found = msgspec.structs.replace(config, data_digest=digest, model_shapes=model_shapes(model))
+    return Built(
+        found,
+        measuring,
+        data,
+        algorithm,
+        readings,
+        privacy,
+        judge=judge,
+        server_test=server_test,
     )
-    measured = model_in_precision(model, config.precision)
-    return Built(found, measured, data, algorithm, readings, privacy)
+
+
+def kept_by_clients(config: Config, data: Splits) -> Splits:
+    """The data of a simulation in which each client keeps a part of its examples from training."""
+    given = {"train": data.train, "heldout": data.heldout, "test": data.test}
+    parts = own_parts(config, {name: part for name, part in given.items() if part is not None})
+    return data._replace(train=parts["train"], test=parts["test"], heldout=parts.get("heldout"))
 
 
 def model_shapes(model: Model) -> dict[str, str]:
@@ -231,8 +260,17 @@ def build_channel(config: Config, privacy: Privacy | None = None) -> ChannelBuil
     return privacy.channel  # whole numbers, which a secure sum adds as they are
 
 
+def _report_channel(
+    config: Config, heldout: FederatedData | Reporters, privacy: Privacy | None
+) -> ChannelBuilder:
+    if isinstance(heldout, Reporters):
+        return lambda _: heldout.channel
+    number = reports_per_round(config.clients_per_round, heldout)
+    return build_report_channel(config, number, privacy)
+
+
 def build_report_channel(
-    config: Config, heldout: FederatedData, privacy: Privacy | None
+    config: Config, clients: int, privacy: Privacy | None = None
 ) -> ChannelBuilder:
     """The same for the reports of held-out clients, which have no update to make smaller."""
     if privacy is not None:
@@ -241,5 +279,4 @@ def build_report_channel(
     if config.secure is None:
         return plain
     own = {key: value for key, value in config.secure.items() if key != "name"}
-    number = reports_per_round(config.clients_per_round, heldout)
-    return call_with_options(simulated, own, "secure", number, None)
+    return call_with_options(simulated, own, "secure", clients, None)

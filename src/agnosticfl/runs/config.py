@@ -139,6 +139,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     evaluation_clients: Annotated[
         int, Meta(description="held-out clients looked at, always the same", ge=1)
     ] = 100
+    evaluation_by: Annotated[
+        Literal["server", "clients"],
+        Meta(
+            description="who measures the model: the server, on splits heldout and test; or the"
+            " clients, on examples that they keep from training"
+        ),
+    ] = "server"
+    evaluation_share: Annotated[
+        float,
+        Meta(
+            description="where clients evaluate: of each one's training examples, so many are kept"
+            " by a hash, half for looks and half for the end; 0: its own splits heldout and test",
+            ge=0,
+            lt=1,
+        ),
+    ] = 0.2
     evaluation_batch_size: Annotated[int, Meta(description="examples measured at a time", ge=1)] = (
         512
     )

@@ -5,7 +5,7 @@ Whatever is wrong with it is found here, before the first trial.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,6 +19,9 @@ from agnosticfl.runs.tasks import put_dotted
 from agnosticfl.runs.trials import Load, heldout_of, seen_domains
 
 LOOKS = 20  # in a trial, where the task has too few
+# What a search is judged by: the worst domain's metric, or the largest loss over its reference.
+WORST, EXCESS = SCORES = ("worst", "excess")
+EXCESS_LOSS = "excess loss"  # what that is called in a table
 
 
 class Search(NamedTuple):
@@ -32,6 +35,7 @@ class Search(NamedTuple):
     budget: int  # settings of each method
     target: str | None
     rounds: int | None
+    score: str = WORST
 
     def config(self, algorithm: str, settings: Mapping[str, Any], seed: int = 0) -> Config:
         """The configuration of a trial: the settings are stronger than all that the task says."""
@@ -55,6 +59,7 @@ class Plan(NamedTuple):
     metric: str
     higher: bool  # whether more of it is better
     domains: list[list[str]]  # those that count, for each seed
+    references: Mapping[str, float] | None  # domain -> the loss over which it is judged, if any
 
     @property
     def keys(self) -> list[str]:
@@ -164,9 +169,24 @@ def _plan(asked: Search, algorithm: str, axes: list[Axis], load: Load) -> Plan:
         seen = seen_domains(heldout, asked.config(algorithm, {}, seed))
         domains.append([d for d in seen if config.target in (None, d)])
         check(bool(domains[-1]), f"no held-out example of {config.target!r} is looked at")
-    return Plan(
-        algorithm, axes, config.metric, built.readings[config.metric].higher_is_better, domains
+    if asked.score == EXCESS:
+        counted = dict.fromkeys(domain for own in domains for domain in own)
+        return Plan(algorithm, axes, EXCESS_LOSS, False, domains, _references(asked, counted))
+    higher = built.readings[config.metric].higher_is_better
+    return Plan(algorithm, axes, config.metric, higher, domains, None)
+
+
+def _references(asked: Search, domains: Iterable[str]) -> dict[str, float]:
+    """The task's reference losses, which excess-risk has, whatever the method."""
+    key = "algorithms.excess-risk.options.references"
+    found: dict[str, float] = get_dotted(asked.task, key) or {}
+    missing = [domain for domain in domains if domain not in found]
+    check(
+        not missing,
+        f"--score {EXCESS} needs a reference loss of {', '.join(missing)} in [{key}] of the task;"
+        " `agnosticfl references` writes it",
     )
+    return found
 
 
 def _remarks(asked: Search, plan: Plan, load: Load) -> list[str]:

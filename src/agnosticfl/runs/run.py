@@ -31,8 +31,10 @@ from agnosticfl.runs.about import facts_of, write_facts
 from agnosticfl.runs.build import Built, build
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.folder import found_before, locked, open_folder, saying_full_disk
+from agnosticfl.runs.judging import Judge
 from agnosticfl.runs.playing import numbers, played, small_params
 from agnosticfl.runs.predictions import write_predictions
+from agnosticfl.runs.questions import question
 from agnosticfl.runs.records import Record, RecordBook, read_records, scalars
 from agnosticfl.runs.summary import absence, as_summary, divergence, measured, summarise
 from agnosticfl.runs.trackers import tracker
@@ -149,19 +151,19 @@ def _ended(built: Built, out: Path, state: ServerState) -> dict[str, Any]:
     last, records = here(state.params), read_records(out)
     kept.write_params(kept.file_of(out, "last"), last, {"round": int(state.round)})
     write_facts(out, facts_of(built.data))
-    results = measured(built, last)
+    results = measured(built, last, "last", int(state.round))
     write_predictions(out, "last", built, results)
     summary = summarise(built, state, records, results)
     if state.mean_params is not None:
         mean = here(state.mean_params)
         kept.write_params(kept.file_of(out, "mean"), mean, {"round": int(state.round)})
-        results = measured(built, mean)
+        results = measured(built, mean, "mean", int(state.round))
         write_predictions(out, "mean", built, results)
         summary["mean"] = {"round": int(state.round), **as_summary(results)}
     look = kept.best_look(out)
     if look is not None:
         best = kept.read_params(kept.file_of(out, "best")).arrays
-        results = measured(built, tree.from_named(best, last))
+        results = measured(built, tree.from_named(best, last), "best", look.round)
         write_predictions(out, "best", built, results)
         summary["best"] = {**look._asdict(), **as_summary(results)}
     if built.privacy is not None:
@@ -240,6 +242,8 @@ def _lookout(built: Built, say: Callable[[str], Any]) -> Lookout:
     every = config.evaluation_every
     if every == 0:
         return lambda _t, _params: None
+    if built.judge is not None:
+        return _clients_lookout(config, built.judge, say)
     if heldout is None:
         raise BadInput(f"evaluation_every is {every}, but the data has no split 'heldout'")
     if not processes.is_first():
@@ -253,3 +257,18 @@ def _lookout(built: Built, say: Callable[[str], Any]) -> Lookout:
         )
     measure = evaluator(built.model, heldout, config.evaluation_batch_size, clients)
     return lambda t, params: measure(params) if t % every == 0 else None
+
+
+def _clients_lookout(config: Config, judge: Judge, say: Callable[[str], Any]) -> Lookout:
+    """The same where clients look at examples that they keep."""
+
+    def look(t: int, params: Params) -> Results | None:
+        if t % config.evaluation_every or not processes.is_first():
+            return None
+        found = judge(params, question(config, "look", t, "heldout"))
+        if any(found.examples):
+            return found.domains
+        say(f"warning: no client had an example to look at after round {t}")
+        return None
+
+    return look

@@ -25,6 +25,7 @@ RARE = 0.1  # share of a class of two
 SMALLEST_IMAGE = 6
 LOOKS = 20  # at held-out clients
 UNSEEN = 1e-3  # how likely a domain may be absent from the whole window
+INTERVALS = 8  # of time, with about as many events in each
 
 
 class Seen(NamedTuple):
@@ -36,6 +37,7 @@ class Seen(NamedTuple):
     words: int | None  # of the vocabulary
     class_counts: np.ndarray | None  # [p, classes] training examples
     is_number: bool  # whether the label is one
+    edges: tuple[float, ...] | None = None  # between intervals of time, if the label is survival
 
 
 def seen_of(store: Store) -> Seen:
@@ -50,7 +52,22 @@ def seen_of(store: Store) -> Seen:
         words=None if words is None else len(words) - FIRST_WORD - 1,
         class_counts=None if train is None else train.classes,
         is_number=label is not None and label.dtype.startswith("float") and label.shape == (),
+        edges=_edges(store),
     )
+
+
+def _edges(store: Store) -> tuple[float, ...] | None:
+    """Times between which about as many events lie each; None if labels are not (time, event)."""
+    label = store.meta.features.get("y")
+    if label is None or not label.dtype.startswith("float") or label.shape != (2,):
+        return None
+    if "train" not in store.splits:
+        return None
+    time, event = np.asarray(store.splits["train"].examples["y"][:]).T
+    if not (np.isin(event, (0, 1)).all() and event.any() and (time >= 0).all()):
+        return None
+    inner = np.quantile(time[event == 1], np.arange(1, INTERVALS) / INTERVALS)
+    return tuple(dict.fromkeys(float(f"{edge:.3g}") for edge in inner if edge > 0)) or None
 
 
 def fitting_models(seen: Seen) -> dict[str, Table]:
@@ -62,6 +79,8 @@ def fitting_models(seen: Seen) -> dict[str, Table]:
         return {"lstm": sizes, "cifg": sizes}
     if x is not None and len(x) == 1 and (seen.classes or seen.is_number):
         return _of_rows(seen, x[0])
+    if x is not None and len(x) == 1 and seen.edges:
+        return _of_survival(seen, x[0])
     is_image = x is not None and len(x) in (2, 3) and min(x[:2]) >= SMALLEST_IMAGE
     if is_image and seen.classes:
         assert x is not None
@@ -79,6 +98,14 @@ def _of_rows(seen: Seen, features: int) -> dict[str, Table]:
     return {**line, **network} if seen.rows < MANY_ROWS else {**network, **line}
 
 
+def _of_survival(seen: Seen, features: int) -> dict[str, Table]:
+    """Cox's first where a store was made for it: only such a one has the others at risk."""
+    assert seen.edges is not None
+    by_risk_sets: dict[str, Table] = {"cox": {"features": features}}
+    by_intervals: dict[str, Table] = {"hazard": {"features": features, "edges": list(seen.edges)}}
+    return {**(by_risk_sets if "at_risk" in seen.features else {}), **by_intervals}
+
+
 def _metrics(seen: Seen) -> list[str]:
     """Accuracy, and what cannot be deceived by a class that nearly all examples have."""
     return ["accuracy", "balanced_accuracy", *(["auroc"] if seen.classes == 2 else [])]
@@ -88,6 +115,8 @@ def metric_for(seen: Seen) -> tuple[str, str]:
     """The metric by which the worst domain is told, and why that one."""
     if seen.words is not None and "tokens" in seen.features:
         return "perplexity", "of the next word"
+    if seen.edges:
+        return "c_index", "whose risk is greater has the event first"
     if seen.class_counts is None:
         return "mae", "mean absolute error, in the label's own unit"
     shares = seen.class_counts.sum(axis=0) / max(seen.class_counts.sum(), 1)
@@ -129,7 +158,7 @@ def _lines(
     store: Store, path: str, seen: Seen, name: str, models: Mapping[str, Table]
 ) -> list[str]:
     train, heldout = store.splits["train"], store.splits.get("heldout")
-    rounds = 300 if name in ("logistic", "linear", "mlp") else 500
+    rounds = 300 if name in ("logistic", "linear", "mlp", "cox", "hazard") else 500
     clients = _clients_per_round(train.num_clients)
     metric, why = metric_for(seen)
     others = [other for other in models if other != name]

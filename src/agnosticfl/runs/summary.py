@@ -4,7 +4,7 @@
 import math
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,22 +23,38 @@ from agnosticfl.core.state import ServerState
 from agnosticfl.runs.build import Built
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.playing import small_params
+from agnosticfl.runs.questions import question
 from agnosticfl.runs.resolve import find_method
 
 OFTEN_ABSENT = 0.1  # of the rounds: more, and λ tells of the draw rather than of the losses
+SERVER = "server"  # what clients measure has the names of splits; this is the server's own
 TOO_MUCH = 10.0  # times the worst loss of round 1: a model that ends so has learned nothing
 
 
-def measured(built: Built, params: Params) -> dict[str, Evaluation]:
-    """What a model is worth on all clients that it was not trained on and may look at, by split."""
+def measured(built: Built, params: Params, which: str, t: int) -> dict[str, Evaluation]:
+    """What a model is worth on all that it was not trained on and may look at, by split.
+
+    Args:
+      which: model of the run it is, and `t` the round that it is from.
+    """
+    config, judge = built.config, built.judge
+    wanted = {"heldout", built.judged_by}
+    if judge is None:
+        splits = {split: data for split, data in _splits(built).items() if split in wanted}
+        return {split: _on(built, data)(params) for split, data in splits.items()}
+    if config.evaluation_every == 0:
+        wanted = {built.judged_by}  # nobody looks at held-out examples
+    asked = {split: question(config, which, t, split) for split in sorted(wanted)}
+    found = {split: judge(params, each) for split, each in asked.items()}
+    own = built.server_test
+    return found if own is None else found | {SERVER: _on(built, own)(params)}
+
+
+def _on(built: Built, data: FederatedData) -> Callable[[Params], Evaluation]:
     config = built.config
-    return {
-        split: full_evaluator(
-            built.model, data, config.evaluation_batch_size, spread=config.client_spread
-        )(params)
-        for split, data in _splits(built).items()
-        if split in {"heldout", built.judged_by}
-    }
+    return full_evaluator(
+        built.model, data, config.evaluation_batch_size, spread=config.client_spread
+    )
 
 
 def as_summary(results: Mapping[str, Evaluation]) -> dict[str, Any]:
@@ -47,6 +63,7 @@ def as_summary(results: Mapping[str, Evaluation]) -> dict[str, Any]:
         **{split: result.domains for split, result in results.items()},
         "overall": {split: result.overall for split, result in results.items()},
         **_client_spread(results),
+        **_within(results),
     }
 
 
@@ -72,14 +89,10 @@ def summarise(
         **as_summary(results),
         "higher_is_better": {m: how.higher_is_better for m, how in built.readings.items()},
         "examples": {
-            split: dict(zip(data.domains, domain_counts(data).tolist(), strict=True))
-            for split, data in _splits(built).items()
+            split: dict(zip(built.data.train.domains, numbers, strict=True))
+            for split, numbers in _examples(built, results).items()
         },
-        "clients_with": {
-            "test": dict(
-                zip(built.data.test.domains, clients_with(built.data.test).tolist(), strict=True)
-            )
-        },
+        **_test_clients(built),
         **(_classes(built, results["test"].measured) if "test" in results else {}),
         "worst_domain": worst.domain,
         "gap": worst.gap,
@@ -102,8 +115,34 @@ def _splits(built: Built) -> dict[str, FederatedData]:
     return {name: data for name, data in splits.items() if data is not None}
 
 
-def _classes(built: Built, test: Measured) -> dict[str, Any]:
+def _examples(built: Built, results: Mapping[str, Evaluation]) -> dict[str, Sequence[int]]:
+    """Split -> how many examples each domain has; where clients keep them, as these say."""
+    if built.judge is None:
+        return {split: domain_counts(data).tolist() for split, data in _splits(built).items()}
+    judged = {split: result.examples for split, result in results.items()}
+    return {"train": domain_counts(built.data.train).tolist(), **judged}
+
+
+def _test_clients(built: Built) -> dict[str, Any]:
+    """How many test clients have examples of a domain; sums over clients do not say it."""
+    if built.judge is not None:
+        return {}
+    test = built.data.test
+    return {
+        "clients_with": {"test": dict(zip(test.domains, clients_with(test).tolist(), strict=True))}
+    }
+
+
+def _within(results: Mapping[str, Evaluation]) -> dict[str, Any]:
+    """Split -> domain -> metric -> how far off it is at most, where sums do not tell it exactly."""
+    errors = {split: result.within for split, result in results.items() if result.within}
+    return {"within": errors} if errors else {}
+
+
+def _classes(built: Built, test: Measured | None) -> dict[str, Any]:
     """How many test examples of each class every domain has, where the model tells classes."""
+    if test is None:
+        return {}
     if built.model.outputs != "labels" or test.outputs is None or test.wanted is None:
         return {}
     number, domains = test.outputs.shape[-1], built.data.test.domains

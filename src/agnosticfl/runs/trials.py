@@ -4,7 +4,7 @@
 import functools
 import re
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -143,20 +143,52 @@ def outcome(
     metric: str,
     domains: Sequence[str],
     looks: int,
+    references: Mapping[str, float] | None = None,
 ) -> Outcome:
-    """What a trial came to, from its last looks; `domains` are those that count."""
+    """What a trial came to, from its last looks.
+
+    A domain whose examples leave the metric undefined (a c-index without an event) has no part in
+    it; `undefined_in` names it.
+
+    Args:
+      domains: those that count.
+      references: domain -> a loss; if given, it is judged by how far the losses are above them.
+    """
     last = [record["heldout"] for record in records if "heldout" in record][-looks:]
+    if references is None:
+        without = undefined_in(records, metric, domains)
+        domains = [domain for domain in domains if domain not in without]
     results = [{domain: look[domain] for domain in domains} for look in last]
-    numbers = [result[d][name] for result in results for d in domains for name in ("loss", metric)]
-    if summary["diverged"] is not None or None in numbers:  # a file has no infinities
+    names = ("loss", metric) if references is None else ("loss",)
+    numbers = [result[d][name] for result in results for d in domains for name in names]
+    # A file has no infinities.
+    if summary["diverged"] is not None or None in numbers or not numbers:
         return Outcome(None, None, None)
-    higher = summary["higher_is_better"][metric]
+    if references is not None:
+        results = [
+            {d: {**result[d], metric: result[d]["loss"] - references[d]} for d in domains}
+            for result in results
+        ]
+    higher = references is None and summary["higher_is_better"][metric]
     worst = [worst_domain(result, metric, higher) for result in results]
     return Outcome(
         statistics.fmean(w.value for w in worst),
         statistics.mode(w.domain for w in worst),
         statistics.fmean(w.gap for w in worst),
     )
+
+
+def undefined_in(
+    records: Sequence[dict[str, Any]], metric: str, domains: Sequence[str]
+) -> list[str]:
+    """The domains that have a loss in every look, and the metric in none."""
+    looks = [record["heldout"] for record in records if "heldout" in record]
+    return [
+        domain
+        for domain in domains
+        if all(look[domain]["loss"] is not None for look in looks)
+        and all(look[domain][metric] is None for look in looks)
+    ]
 
 
 def trial_folder(config: Config, keys: Sequence[str], setting: Setting) -> Path:

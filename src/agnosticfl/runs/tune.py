@@ -12,17 +12,34 @@ from typing import Any, NamedTuple
 import msgspec
 
 from agnosticfl.engines.helpers.tuning import Tuner
-from agnosticfl.errors import check
+from agnosticfl.errors import check, choose
 from agnosticfl.files import read_json, write_json, write_whole
 from agnosticfl.runs.axes import Setting, checked_keys, grid_of, in_list, in_words
 from agnosticfl.runs.config import Config, Table, as_text, first_difference
-from agnosticfl.runs.planning import Plan, Search, check_settings, is_allowed, plans_of
+from agnosticfl.runs.planning import (
+    SCORES,
+    WORST,
+    Plan,
+    Search,
+    check_settings,
+    is_allowed,
+    plans_of,
+)
 from agnosticfl.runs.records import Record, read_records
 from agnosticfl.runs.resolve import title
 from agnosticfl.runs.run import run
 from agnosticfl.runs.search import Searched, searched
 from agnosticfl.runs.tasks import parse_set, put_dotted, task_table, task_text
-from agnosticfl.runs.trials import Load, Outcome, Tried, loading, outcome, sharing, trial_folder
+from agnosticfl.runs.trials import (
+    Load,
+    Outcome,
+    Tried,
+    loading,
+    outcome,
+    sharing,
+    trial_folder,
+    undefined_in,
+)
 from agnosticfl.runs.tuned import tuned_file, tuned_task
 
 METHODS_BY_DEFAULT = ("fedavg", "afa")
@@ -78,6 +95,7 @@ def tune(
     target: str | None = None,
     rounds: int | None = None,
     sets: Sequence[str] = (),
+    score: str = WORST,
     load: Load | None = None,
     watch: Watch = SILENT,
 ) -> list[Found]:
@@ -91,17 +109,20 @@ def tune(
       looks: how many of the last ones are averaged.
       budget: the most settings, the same for every method.
       target: the domain of FedAvg (target-only), by which it is judged.
+      score: `worst`, the worst domain's metric, or `excess`, the largest loss of a domain over its
+        reference.
       load: model and data of a configuration, if not as it names them.
     """
     check(seeds >= 1, f"number of seeds is {seeds}; it must be at least 1")
     check(looks >= 1, f"number of looks is {looks}; it must be at least 1")
     check(bool(algorithms), "no algorithm was given to tune")
+    choose(score, SCORES, "--score")
     table = {**task_table(task), "task": task} if isinstance(task, str) else dict(task)
     for key, value in map(parse_set, sets):
         put_dotted(table, key, value)
     wanted = checked_keys({RATE: ()} if keys is None else keys)
     names = tuple(dict.fromkeys(algorithms))
-    asked = Search(table, names, wanted, seeds, looks, budget, target, rounds)
+    asked = Search(table, names, wanted, seeds, looks, budget, target, rounds, score)
     load = load or loading()
     check_settings(asked, sets)
     plans = plans_of(asked, load, watch.say)
@@ -172,7 +193,8 @@ def _open(out: Path, asked: Search) -> None:
 
 def _not_extended(old: Table, new: Table) -> str | None:
     """One line about what is not the same as before, or more; looks may be counted anew."""
-    same = ("task", "target", "rounds")
+    old = {"score": WORST, **old}  # which an older version did not write down
+    same = ("task", "target", "rounds", "score")
     difference = first_difference(*({key: each[key] for key in same} for each in (old, new)))
     if difference is not None:
         return difference
@@ -207,6 +229,13 @@ def _measuring(
     make_built = sharing(load, plan.keys)
     done = 0
 
+    said: set[str] = set()
+
+    def say_once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            watch.say("warning: " + text)
+
     def say(text: str) -> None:  # that a trial is there already, or diverged, is in the table
         if "complete already" not in text and not text.startswith("warning: the "):
             watch.say(text)
@@ -229,7 +258,14 @@ def _measuring(
         )
         done += 1
         domains = plan.domains[seed]
-        return outcome(read_records(folder), summary, plan.metric, domains, asked.looks)
+        records = read_records(folder)
+        if plan.references is None:
+            for domain in undefined_in(records, plan.metric, domains):
+                say_once(
+                    f"the search does not see {domain!r}: its held-out examples leave"
+                    f" {plan.metric} undefined"
+                )
+        return outcome(records, summary, plan.metric, domains, asked.looks, plan.references)
 
     def measure(settings: Sequence[Setting]) -> list[Tried]:
         counts[number] = done + len(settings) * asked.seeds

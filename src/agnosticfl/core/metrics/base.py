@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from jax import Array
 
+from agnosticfl.core.metrics.tables import Summed
 from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.registry import METRICS
 
@@ -49,6 +50,7 @@ class Metric(NamedTuple):
     reading: Reading
     measure: Callable[[Array, Array], Mean] | None = None
     exact: ExactFunction | None = None
+    summed: Summed | None = None  # how an exact one follows from sums over examples, if it does
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -84,7 +86,7 @@ def metric(
 
 
 def exact_metric(
-    name: str, *, of: Outputs, higher_is_better: bool
+    name: str, *, of: Outputs, higher_is_better: bool, summed: Summed | None = None
 ) -> Callable[[ExactFunction], Metric]:
     """Enters a metric that is no mean over examples, computed from all outputs at once.
 
@@ -97,12 +99,16 @@ def exact_metric(
       name: as tasks, results and tables have it.
       of: `"labels"`, `"values"` or `"tokens"`: which outputs the function compares.
       higher_is_better: which way is better: whoever calls a domain the worst must know.
+      summed: of labels: the table of sums over examples from which it follows too, exactly or
+        nearly (`core.metrics.tables`): where clients evaluate, nobody has all outputs.
     """
+
+    check(summed is None or of == "labels", f"metric {name!r}: only tables of labels are summed")
 
     def enter(exact: ExactFunction) -> Metric:
         worst = -math.inf if higher_is_better else math.inf
         guarded = _guarded(exact, worst)
-        return _entered(Metric(name, of, Reading(higher_is_better), exact=guarded))
+        return _entered(Metric(name, of, Reading(higher_is_better), exact=guarded, summed=summed))
 
     return enter
 

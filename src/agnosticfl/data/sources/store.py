@@ -4,7 +4,7 @@
 from pathlib import Path
 from typing import Any
 
-from agnosticfl.core.federated import About, Splits, as_splits
+from agnosticfl.core.federated import About, Splits, as_splits, no_examples
 from agnosticfl.errors import check
 from agnosticfl.registry import SOURCES
 
@@ -25,6 +25,16 @@ def stored(
     store = open_store(path)
     splits = as_splits(store.splits, f"the store {path}", about(store), store.release)
     return splits._replace(digest=store.digest)
+
+
+def whatever_there_is(path: str) -> Splits:
+    """The same of a store that may lack splits; these are then without examples."""
+    from agnosticfl.data.store import open_store
+
+    store = open_store(path)
+    nothing = no_examples(store.meta.features, store.meta.domains)
+    parts = {"train": nothing, "test": nothing, **store.splits}
+    return as_splits(parts, f"the store {path}", about(store), store.release)
 
 
 def about(store: Any) -> About:

@@ -89,10 +89,11 @@ def _number_problems(name: str, values: np.ndarray) -> Iterator[str]:
 
 def _train_problems(store: Store) -> Iterator[str]:
     train = store.splits.get("train")
+    if train is None:  # it is there to test on
+        return
     seen = np.zeros(len(store.meta.domains), int)
-    if train is not None:
-        for part in slices(train.num_examples):
-            known = train.domain[part].clip(0, len(seen) - 1)
-            seen += np.bincount(known, minlength=len(seen))
+    for part in slices(train.num_examples):
+        known = train.domain[part].clip(0, len(seen) - 1)
+        seen += np.bincount(known, minlength=len(seen))
     for name in (name for name, count in zip(store.meta.domains, seen, strict=True) if not count):
         yield f"no example in train of domain {name}"

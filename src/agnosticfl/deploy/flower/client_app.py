@@ -4,7 +4,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
@@ -24,11 +24,22 @@ from agnosticfl.deploy.node import consent, eligibility
 from agnosticfl.deploy.node.contribute import Call, Contribute, answer, jax_client
 from agnosticfl.deploy.node.kept import Kept
 from agnosticfl.deploy.schema import check_schema, schema_of
-from agnosticfl.deploy.task import FILE, FederatedTask, check_program, most_clients, read_task
+from agnosticfl.deploy.task import (
+    FILE,
+    KINDS,
+    TRAINING,
+    FederatedTask,
+    check_program,
+    most_clients,
+    read_task,
+)
 from agnosticfl.errors import BadInput, check
 from agnosticfl.registry import SOURCES
 from agnosticfl.runs.about import facts_of, facts_of_store
 from agnosticfl.secagg.messages import Refused
+
+if TYPE_CHECKING:
+    from agnosticfl.core.model import Model  # its module takes a second to load
 
 LOG = logging.getLogger("flwr")
 
@@ -37,6 +48,7 @@ def client_app(
     folder: Path | str,
     contribute: Contribute | None = None,
     policy: eligibility.Policy | None = None,
+    model: "Model | None" = None,
 ) -> ClientApp:
     """The ClientApp of the federation whose `task.json` is in `folder`.
 
@@ -47,6 +59,8 @@ def client_app(
         one for PyTorch.
       policy: whether the client joins a round; by default as its node was started
         (`agnosticfl deploy client --when …`).
+      model: what the client evaluates, if it is not one that the task can name (`torch_model(…)`
+        gives one for PyTorch).
     """
     app, place, compute = ClientApp(), Path(folder), contribute or jax_client()
     tasks, holdings, places = Kept[FederatedTask](), Kept[NodeData](), Kept[Any]()
@@ -73,6 +87,10 @@ def client_app(
     def vector(message: Message, task: FederatedTask, own: NodeData) -> dict[str, np.ndarray]:
         t: Any = message.content.config_records[ROUND]["round"]
         arrays = to_arrays(message.content.array_records[ARRAYS])
+        if (kind := sum_kind(message)) != TRAINING:
+            from agnosticfl.deploy.node.evaluate import judged
+
+            return judged(task.config, kind, t, model, own, below(arrays, "params."))
         call = Call(
             config=task.config,
             data=own.data,
@@ -104,10 +122,11 @@ def client_app(
         from agnosticfl.deploy.node.examples import held_domains
 
         task, files = agreed(), _files(context, "roster", "signing-key")
+        kind = sum_kind(message)
         own = places.get(
-            _name(context),
+            (kind, *_name(context)),
             [place / FILE, *files],
-            lambda: own_member(task, context.node_config),
+            lambda: own_member(task, context.node_config, kind=kind),
         )
 
         def work(cohort: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
@@ -115,7 +134,10 @@ def client_app(
             if cohort > room:
                 raise Refused(f"a sum of {cohort} clients; its numbers have room for {room}")
             data = own_data(context)
-            consent.check_stated(held_domains(data.data), own.agreement.holdings[own.place])
+            for part in (data.data, *data.kept.values()):
+                consent.check_stated(held_domains(part), own.agreement.holdings[own.place])
+            if kind != TRAINING:  # sums of each domain by itself: none has more weight than others
+                return vector(message, task, data), task.domains
             alpha = to_arrays(message.content.array_records[ARRAYS])["alpha"]
             least = float((task.config.secure or {}).get("least_alpha", 0))
             weighty = consent.weighty(alpha, task.domains, least)
@@ -186,6 +208,14 @@ def same_attempt(asked: ConfigRecord) -> ConfigRecord:
     return ConfigRecord({"token": asked["token"]})
 
 
+def sum_kind(message: Message) -> str:
+    """Which kind of sum a message is about."""
+    kind: Any = message.content.config_records[ROUND].get("kind", TRAINING)
+    if kind not in KINDS:
+        raise Refused("a kind of sum that this client does not know")
+    return kind
+
+
 def node_policy(context: Context) -> eligibility.Policy:
     """The policy that the node was started with."""
     names = str(context.node_config.get("when", ""))
@@ -196,9 +226,11 @@ def node_policy(context: Context) -> eligibility.Policy:
 class NodeData(NamedTuple):
     """What a node works on."""
 
-    data: FederatedData  # with its own examples alone
+    data: FederatedData  # with its own examples alone, those that it trains on
     number: int  # of this node among the clients
     seed: int
+    kept: Mapping[str, FederatedData] = {}  # what it keeps from training, by split
+    figures: Path | None = None  # where its operator finds what it measured
 
 
 def node_data(task: FederatedTask, context: Context) -> NodeData:
@@ -219,9 +251,23 @@ def node_data(task: FederatedTask, context: Context) -> NodeData:
         store = open_store(str(node["data"]))
         check("train" in store.splits, f"the store {store.path} has no split 'train'")
         check_schema(task.schema, schema_of(facts_of_store(store)), f"the store {store.path}")
-        own = with_domains(store.splits["train"], task.domains)
-        return NodeData(one_client(own), 0, int(random_bits(seed, context.node_id)) % 2**31)
-    number = int(node["partition-id"])
-    data: Splits = SOURCES.build(task.config.data, "data")
-    check_schema(task.schema, schema_of(facts_of(data)), "the task's own data")
-    return NodeData(dealt_to(data.train, number, int(node["num-partitions"])), number, seed)
+        splits = {name: with_domains(part, task.domains) for name, part in store.splits.items()}
+        parts = {name: one_client(part) for name, part in splits.items()}
+        number, seed = 0, int(random_bits(seed, context.node_id)) % 2**31
+    else:
+        number, nodes = int(node["partition-id"]), int(node["num-partitions"])
+        data: Splits = SOURCES.build(task.config.data, "data")
+        check_schema(task.schema, schema_of(facts_of(data)), "the task's own data")
+        parts = {"train": dealt_to(data.train, number, nodes)}
+        if task.config.evaluation_by == "clients" and task.config.evaluation_share == 0:
+            given = {"heldout": data.heldout, "test": data.test}
+            held = {name: part for name, part in given.items() if part is not None}
+            parts |= {name: dealt_to(part, number, nodes) for name, part in held.items()}
+    if task.config.evaluation_by == "server":
+        return NodeData(parts["train"], number, seed)
+    from agnosticfl.runs.judging import own_parts  # here: who only trains may have no JAX
+
+    kept = own_parts(task.config, parts)
+    figures = Path(str(node["figures"])) if "figures" in node else None
+    train = kept.pop("train")
+    return NodeData(train, number, seed, kept, figures)

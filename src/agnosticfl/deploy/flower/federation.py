@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from agnosticfl.deploy.flower.records import DECLINED, ROUND
-from agnosticfl.deploy.task import NO_PROGRESS
+from agnosticfl.deploy.task import EVALUATION, NO_PROGRESS, TRAINING
 from agnosticfl.errors import check
 from agnosticfl.secagg.graph import waited_for
 
@@ -89,9 +89,10 @@ def check_policy(policy: RoundPolicy) -> RoundPolicy:
 class Attempt(NamedTuple):
     """One try at a round. Its token is in every message of it, so that no other can be mixed in."""
 
-    round: int  # t
+    round: int  # t; of an evaluation, the number of its question
     number: int  # from 1 on
     token: str
+    kind: str = TRAINING
 
 
 def select(
@@ -109,7 +110,9 @@ def select(
         raise Abandoned(f"{len(nodes)} clients are connected, and {policy.minimum} are needed")
     wanted = num_asked(policy)
     # Numbers of nodes need all 64 bits: only their places in the list are drawn.
-    rng = np.random.default_rng([seed, attempt.round, attempt.number])
+    # Looks at a model are by the same clients, so that they can be compared.
+    drawn = 0 if attempt.kind == EVALUATION else attempt.round
+    rng = np.random.default_rng([seed, drawn, attempt.number])
     return [nodes[place] for place in rng.permutation(len(nodes))[:wanted]]
 
 

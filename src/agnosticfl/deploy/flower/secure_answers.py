@@ -18,12 +18,12 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from agnosticfl.deploy import wire
-from agnosticfl.deploy.agree import agreement_of
+from agnosticfl.deploy.agree import agreement_of, of_kind
 from agnosticfl.deploy.flower.records import AHEAD, ARRAYS, REQUEST, ROUND, SECURE, to_arrays
 from agnosticfl.deploy.keys import read_signing_key
 from agnosticfl.deploy.node import consent
 from agnosticfl.deploy.roster import read_roster
-from agnosticfl.deploy.task import FederatedTask
+from agnosticfl.deploy.task import TRAINING, FederatedTask
 from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.files import sync
 from agnosticfl.secagg import member as protocol
@@ -33,12 +33,16 @@ from agnosticfl.secagg.messages import Join, Refused, Sum, kind_of
 
 
 def own_member(
-    task: FederatedTask, node_config: Mapping[str, Any], held: Sequence[str] = ()
+    task: FederatedTask,
+    node_config: Mapping[str, Any],
+    held: Sequence[str] = (),
+    kind: str = TRAINING,
 ) -> Member:
     """This node's place in the federation: its own roster, smallest sum and distrust.
 
     Args:
       held: domains of which it has examples; its entry in the roster must state them.
+      kind: of the sums that it is asked for.
     """
     for name in ("roster", "signing-key"):
         check(name in node_config, f"this node was started without its {name}")
@@ -52,7 +56,8 @@ def own_member(
     alone = [name for name in str(node_config.get("alone", "")).split(",") if name]
     for name in alone:
         choose(name, task.domains, "--alone")
-    own = member(agreement, read_signing_key(Path(str(node_config["signing-key"]))), alone)
+    key = read_signing_key(Path(str(node_config["signing-key"])))
+    own = member(of_kind(agreement, task.config, kind), key, alone)
     consent.check_stated(held, agreement.holdings[own.place])
     return own
 

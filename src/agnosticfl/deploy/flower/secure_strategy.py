@@ -18,7 +18,7 @@ it is being opened is given up: the model stays as it was.
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -30,6 +30,7 @@ from agnosticfl.core.contribution import Broadcast
 from agnosticfl.core.federated import Splits
 from agnosticfl.core.model import Model
 from agnosticfl.deploy import blame, wire
+from agnosticfl.deploy.agree import of_kind
 from agnosticfl.deploy.flower.coming import STEP, Coming
 from agnosticfl.deploy.flower.federation import (
     LOG,
@@ -44,8 +45,8 @@ from agnosticfl.deploy.flower.federation import (
     stamp,
 )
 from agnosticfl.deploy.flower.records import AHEAD, ARRAYS, REQUEST, ROUND, SECURE, to_record
-from agnosticfl.deploy.flower.strategy import AgnosticStrategy
-from agnosticfl.deploy.task import most_clients
+from agnosticfl.deploy.flower.strategy import AgnosticStrategy, Way
+from agnosticfl.deploy.task import EVALUATION, TRAINING, most_clients
 from agnosticfl.errors import check
 from agnosticfl.files import write_bytes
 from agnosticfl.runs.config import Config
@@ -103,6 +104,19 @@ class SecureStrategy(AgnosticStrategy):
         super().summary()
         agreement = self.agreement
         LOG.info(in_words(self.policy.clients, agreement.dishonest, agreement.dropout))
+
+    def asking(self, kind: str, number: int, way: Way) -> Self:
+        other = super().asking(kind, number, way)
+        other.agreement = of_kind(self.agreement, self.config, kind)
+        place = self.folder.with_name(f"{self.folder.name}.sums")
+        place.mkdir(exist_ok=True)
+        # Reports are of one round after the other; what a model was judged by is asked for again.
+        other._kept = place / (f"{kind}-{number}" if kind == EVALUATION else kind)
+        other._next = None
+        return other
+
+    def learn_from(self, other: Any) -> None:
+        self._last, self._cheats, self._losses = other._last, other._cheats, other._losses
 
     def attempt(self, grid: Grid, sent: Broadcast, attempt: Attempt) -> Any:
         """Σ_k over the clients that stay to the end, or `Abandoned`."""
@@ -177,7 +191,7 @@ class SecureStrategy(AgnosticStrategy):
     def _following(self, grid: Grid, attempt: Attempt) -> Coming | None:
         """The round after this one, to be prepared beside it."""
         searching = self._cheats.failing or self._losses.failing
-        if attempt.round >= self.agreement.rounds or searching:
+        if attempt.kind != TRAINING or attempt.round >= self.agreement.rounds or searching:
             return None
         after = Attempt(attempt.round + 1, 1, attempt.token)
         known = {node for node, place in self._places.items() if place in self._cheats.named}

@@ -13,7 +13,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from agnosticfl.core import tree
-from agnosticfl.core.federated import FederatedData, Splits
+from agnosticfl.core.federated import About, FederatedData, Splits, no_examples
 from agnosticfl.core.model import Model
 from agnosticfl.data.sources.store import about
 from agnosticfl.data.store import open_store
@@ -105,6 +105,8 @@ def server_data(task: FederatedTask, options: Mapping[str, Any]) -> Splits:
     """What the server holds: examples to test on, of its own store or the task's."""
     check_program(task, FILE)
     path = str(options["data"])
+    if not path and task.config.evaluation_by == "clients":
+        return no_data(task)
     if not path:
         own: Splits = SOURCES.build(task.config.data, "data")
         check_schema(task.schema, schema_of(facts_of(own)), "the task's own data")
@@ -120,6 +122,18 @@ def server_data(task: FederatedTask, options: Mapping[str, Any]) -> Splits:
         release=store.release,
         about=about(store),
     )
+
+
+def no_data(task: FederatedTask) -> Splits:
+    """What a server knows of examples that only clients have: what they look like."""
+    forms: Mapping[str, Any] = task.schema["features"]
+    features = {name: (form["dtype"], form["shape"]) for name, form in forms.items()}
+    nothing = no_examples(features, task.domains)
+    labels = task.schema["labels"]
+    known = About(
+        labels=None if labels is None else tuple(labels), preparation=task.schema["preparation"]
+    )
+    return Splits(train=elsewhere(task), test=nothing, about=known)
 
 
 def elsewhere(task: FederatedTask) -> FederatedData:

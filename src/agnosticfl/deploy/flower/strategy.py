@@ -6,12 +6,14 @@ algorithm cannot tell real machines from a simulation, and gets nothing of a cli
 a sum.
 """
 
+import copy
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 import msgspec
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -22,9 +24,10 @@ from agnosticfl.core import tree
 from agnosticfl.core.channel import Adders, message_shapes
 from agnosticfl.core.contribution import Broadcast, ClientSum, Total, contribution_shapes
 from agnosticfl.core.federated import Splits
-from agnosticfl.core.model import Model
+from agnosticfl.core.model import Model, Params
 from agnosticfl.core.state import RoundInfo, ServerState
 from agnosticfl.deploy import wire
+from agnosticfl.deploy.flower.evaluations import Ask, Way, federated_judge, federated_reports
 from agnosticfl.deploy.flower.federation import (
     LOG,
     Abandoned,
@@ -39,6 +42,7 @@ from agnosticfl.deploy.flower.federation import (
     until_done,
 )
 from agnosticfl.deploy.flower.records import ARRAYS, ROUND, SUM, to_arrays, to_record
+from agnosticfl.deploy.task import EVALUATION, REPORT
 from agnosticfl.engines.base import Engine, as_it_is
 from agnosticfl.errors import check
 from agnosticfl.registry import MODELS
@@ -71,6 +75,7 @@ class AgnosticStrategy(Strategy):
         sums = contribution_shapes(self.model, data.train.num_domains)
         self.channel = build_channel(config)(sums)
         self.message = message_shapes(self.channel, sums)  # the shapes of what a client sends
+        self.total = jax.eval_shape(self.channel.summand, self.message)  # and of their sum
 
     def start(
         self,
@@ -112,7 +117,14 @@ class AgnosticStrategy(Strategy):
             return until_done(self.policy, t, functools.partial(self.attempt, grid, sent))
 
         federation = Engine(lambda t: t, sum_over_clients, compile=as_it_is)
-        built = assemble(config, self.model, self.data, lambda *_: federation)
+        judge = reports = None
+        if config.evaluation_by == "clients":
+            judge = federated_judge(config, self.model, self.data, self._asking(grid, EVALUATION))
+            if config.weights_follow == "heldout":
+                reports = federated_reports(config, self.data, self._asking(grid, REPORT))
+        built = assemble(
+            config, self.model, self.data, lambda *_: federation, judge=judge, reports=reports
+        )
         algorithm = built.algorithm
 
         def init() -> ServerState:
@@ -125,6 +137,34 @@ class AgnosticStrategy(Strategy):
             return state, info
 
         return built._replace(algorithm=algorithm._replace(init=init, round=round))
+
+    def _asking(self, grid: Grid, kind: str) -> Ask:
+        """How the federation is asked for sums of another kind than those of training."""
+
+        def ask(number: int, params: Params, way: Way) -> Total:
+            other = self.asking(kind, number, way)
+            sent = Broadcast(params, jnp.zeros(self.data.train.num_domains))
+
+            def play(attempt: Attempt) -> Total:
+                return other.attempt(grid, sent, attempt._replace(kind=kind))
+
+            try:
+                return until_done(self.policy, number, play)
+            finally:
+                self.learn_from(other)
+
+        return ask
+
+    def asking(self, kind: str, number: int, way: Way) -> Self:
+        """The same strategy for a sum of another kind, whose messages go another way."""
+        del kind, number
+        other = copy.copy(self)
+        other.channel, other.message, other.total = way.channel, way.message, way.message
+        return other
+
+    def learn_from(self, other: Any) -> None:
+        """Remembers what another kind of sum has shown of the clients: in the clear, nothing."""
+        del other
 
     def attempt(self, grid: Grid, sent: Broadcast, attempt: Attempt) -> Any:
         """Σ_k over the clients that report in time, or `Abandoned`."""
@@ -139,7 +179,7 @@ class AgnosticStrategy(Strategy):
             refusal=functools.partial(self.refusal, sent),
         )
         total, _ = self.aggregate_train(attempt.round, gathered.replies)
-        sums = wire.unpack(to_arrays(total), jax.eval_shape(self.channel.summand, self.message))
+        sums = wire.unpack(to_arrays(total), self.total)
         why = self.implausible(sent, sums, len(gathered.replies))
         if why is not None:
             raise Abandoned(f"the sum cannot be right: {why}")
@@ -174,7 +214,7 @@ class AgnosticStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Clients are not asked to evaluate: their losses are in the sums already."""
+        """Flower's own way to evaluate is not used: clients give tallies, as a kind of sum."""
         del server_round, arrays, config, grid
         return []
 

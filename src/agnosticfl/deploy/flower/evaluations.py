@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients who judge a model with what they keep, as the server asks them: for sums, as always."""
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from agnosticfl.core.channel import Channel, message_shapes
+from agnosticfl.core.contribution import ChannelState, Total, report_shapes
+from agnosticfl.core.evaluate import Evaluation
+from agnosticfl.core.federated import Splits
+from agnosticfl.core.model import Model, Params
+from agnosticfl.core.precision import model_in_precision
+from agnosticfl.core.tally import told
+from agnosticfl.deploy.flower.federation import LOG, NoProgress
+from agnosticfl.deploy.task import NO_PROGRESS, most_clients
+from agnosticfl.engines.reporters import Reporters
+from agnosticfl.runs.build import build_report_channel
+from agnosticfl.runs.config import Config
+from agnosticfl.runs.judging import Judge, build_tally_channel, check_judged
+from agnosticfl.runs.questions import Question
+
+
+class Way(NamedTuple):
+    """How answers get into a sum, and what one looks like."""
+
+    channel: Channel
+    message: Any  # shapes of an answer, and of their sum
+
+
+class Ask(Protocol):
+    """Asks the clients about w, and gives the sum of their answers."""
+
+    def __call__(self, number: int, params: Params, way: Way, /) -> Total: ...
+
+
+def federated_judge(config: Config, model: Model, data: Splits, ask: Ask) -> Judge:
+    """The clients of a federation, who evaluate with what they keep.
+
+    Args:
+      data: what the server knows of theirs: at least the shapes of an example of `data.test`.
+    """
+    room = most_clients(config)
+    form = check_judged(config, model_in_precision(model, config.precision), data.test, room)
+    channel, key = build_tally_channel(config, form, room), jax.random.key(0)
+    nobody = channel.encode((), form.zeros, key)
+    way = Way(channel, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), nobody))
+    known: dict[int, Evaluation] = {}  # a model at its end may be one that was looked at
+
+    def judge(params: Params, asked: Question) -> Evaluation:
+        if asked.number in known:
+            return known[asked.number]
+        LOG.info("evaluation %d begins, on what clients keep for %s", asked.number, asked.split)
+        total = ask(asked.number, params, way)
+        found = told(form, channel.decode((), total, key).total)
+        LOG.info("evaluation %d: %d examples", asked.number, sum(found.examples))
+        if not asked.look and not any(found.examples):
+            raise NoProgress(
+                f"{NO_PROGRESS}: no sum came of evaluation {asked.number}, which no client answers"
+                " twice; the last model is in the run folder"
+            )
+        known[asked.number] = found
+        return found
+
+    return judge
+
+
+def federated_reports(config: Config, data: Splits, ask: Ask) -> Reporters:
+    """The same clients, whose losses on what they hold out move λ."""
+    like = report_shapes(data.train.num_domains)
+    channel = build_report_channel(config, config.clients_per_round)(like)
+    way = Way(channel, message_shapes(channel, like))
+
+    def total(params: Params, state: ChannelState, t: int) -> Total:
+        del state  # this channel has none
+        return ask(t, params, way)
+
+    return Reporters(lambda t: t, total, config.clients_per_round, channel, lambda _: None)  # type: ignore[arg-type]

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a node says of a model: from w and the examples that it keeps to its part of the sum."""
+
+import functools
+import json
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import msgspec
+import numpy as np
+
+from agnosticfl.core import tree
+from agnosticfl.core.channel import ENCODE
+from agnosticfl.core.contribution import report
+from agnosticfl.core.evaluate import Evaluation, measurer
+from agnosticfl.core.federated import FederatedData
+from agnosticfl.core.model import Model
+from agnosticfl.core.precision import model_in_precision
+from agnosticfl.core.random import client_key
+from agnosticfl.core.tally import Form, Tally, form_of, tally, told
+from agnosticfl.deploy import wire
+from agnosticfl.deploy.task import EVALUATION, REPORT, most_clients
+from agnosticfl.errors import check
+from agnosticfl.files import finite
+from agnosticfl.registry import MODELS
+from agnosticfl.runs.build import build_report_channel
+from agnosticfl.runs.config import Config
+from agnosticfl.runs.judging import build_tally_channel
+from agnosticfl.runs.questions import num_questions, split_asked
+from agnosticfl.secagg.messages import Refused
+
+LOG = logging.getLogger("flwr")
+
+
+class Asked(NamedTuple):
+    """What the server asks of a client about a model."""
+
+    config: Config
+    kind: str  # an evaluation, or a report by which λ moves
+    number: int  # of the question; of a report, the round
+    model: Model  # in the precision of the run
+    kept: Mapping[str, FederatedData]  # what this client keeps from training, by split
+    params: dict[str, np.ndarray]  # w, by name
+    seed: int
+    client: int
+
+    @property
+    def split(self) -> str:
+        """The part of what is kept that this is about."""
+        return "heldout" if self.kind == REPORT else split_asked(self.config, self.number)
+
+
+class Figures(NamedTuple):
+    """What a client measured: its own part of the sum, and the same for its operator."""
+
+    own: Tally
+    evaluation: Evaluation
+    form: Form
+
+
+def judged(
+    config: Config,
+    kind: str,
+    number: int,
+    model: Model | None,
+    own: Any,
+    params: dict[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """A node's answer, packed; its operator sees the figures, in the log and in a file.
+
+    Args:
+      model: in the place of the one that the task names.
+      own: the node's `NodeData`.
+    """
+    asks = {
+        EVALUATION: config.evaluation_by == "clients" and 1 <= number <= num_questions(config),
+        REPORT: config.weights_follow == "heldout" and 1 <= number <= config.rounds,
+    }
+    if not asks[kind]:
+        raise Refused(f"the task has no {kind} {number}")
+    measured = _named_model(msgspec.json.encode(config.model)) if model is None else model
+    measured = _measuring(measured, config.precision)
+    asked = Asked(config, kind, number, measured, own.kept, params, own.seed, own.number)
+    figures = measure(asked)
+    LOG.info(in_words(asked, figures))
+    if own.figures is not None:
+        write_figures(own.figures, asked, figures)
+    return encoded(asked, figures)
+
+
+@functools.cache  # what is compiled for a model is found again by the model itself
+def _named_model(table: bytes) -> Model:
+    return MODELS.build(msgspec.json.decode(table), "model")
+
+
+@functools.cache
+def _measuring(model: Model, precision: str) -> Model:
+    return model_in_precision(model, precision)
+
+
+def measure(asked: Asked) -> Figures:
+    """This client's own figures; of a split that it has not, those of no examples."""
+    data, model = asked.kept.get(asked.split), asked.model
+    form = form_of(model, data if data is not None else next(iter(asked.kept.values())))
+    own = form.zeros
+    if data is not None and data.num_examples > 0:
+        shapes = jax.eval_shape(model.init, jax.random.key(0))
+        params = tree.from_named(asked.params, shapes)
+        batch = asked.config.evaluation_batch_size
+        own = tally(form, measurer(model, data, batch)(params))
+    return Figures(own, told(form, own), form)
+
+
+def encoded(asked: Asked, figures: Figures) -> dict[str, np.ndarray]:
+    """The same as it goes through the channel of the run."""
+    key = jax.random.fold_in(client_key(asked.seed, asked.number, asked.client), ENCODE)
+    if asked.kind == REPORT:
+        loss, count = figures.own.means["loss"].astype(np.float32)
+        own = report(jax.numpy.asarray(loss), jax.numpy.asarray(count))
+        channel = build_report_channel(asked.config, asked.config.clients_per_round)(own)
+        return wire.pack(channel.encode(channel.init(), own, key))
+    channel = build_tally_channel(asked.config, figures.form, most_clients(asked.config))
+    return wire.pack(channel.encode((), figures.own, key))
+
+
+def in_words(asked: Asked, figures: Figures) -> str:
+    """One line for this client's log."""
+    found = figures.evaluation
+    number = sum(found.examples)
+    values = ", ".join(
+        f"{name} {value:.4g}" for name, value in found.overall.items() if value is not None
+    )
+    what = f"{asked.kind} {asked.number}: {number} own examples of {asked.split}"
+    return f"{what}: {values}" if values else what
+
+
+def write_figures(file: Path, asked: Asked, figures: Figures) -> None:
+    """Adds a line to the file in which a client's operator finds what it measured, and when."""
+    found = figures.evaluation
+    check(not file.is_dir(), f"{file} is a folder; figures are written to a file")
+    line = {
+        "time": time.time(),
+        "kind": asked.kind,
+        "number": asked.number,
+        "split": asked.split,
+        "examples": dict(zip(figures.form.domains, found.examples, strict=True)),
+        "domains": found.domains,
+        "overall": found.overall,
+        "within": {name: dict(errors) for name, errors in found.within.items()},
+    }
+    with file.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(finite(line), allow_nan=False) + "\n")

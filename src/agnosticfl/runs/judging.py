@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models judged by clients, on what these keep from training: all that comes back are sums."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+import jax
+import numpy as np
+
+from agnosticfl.channels.bounds import Bounds
+from agnosticfl.channels.tallies import tallies_in_fixed_point, tallies_in_the_clear
+from agnosticfl.core.channel import Channel, is_plain
+from agnosticfl.core.evaluate import Evaluation, Measured, measurer, some_clients
+from agnosticfl.core.federated import FederatedData, Splits
+from agnosticfl.core.keeping import kept_apart
+from agnosticfl.core.model import Model, Params
+from agnosticfl.core.tally import Form, Tally, added, form_of, tallies, tally, told
+from agnosticfl.errors import check
+from agnosticfl.runs.config import Config
+from agnosticfl.runs.questions import Question
+
+Judge: TypeAlias = Callable[[Params, Question], Evaluation]
+
+
+def own_parts(config: Config, parts: Mapping[str, FederatedData]) -> dict[str, FederatedData]:
+    """What trains, and what is kept from it, as the configuration says; see `kept_apart`."""
+    if config.evaluation_by == "server":
+        return dict(parts)
+    return kept_apart(
+        parts, config.evaluation_share, _bounds(config).examples if config.secure else None
+    )
+
+
+def build_tally_channel(config: Config, form: Form, clients: int) -> Channel:
+    """What happens to tallies of so many clients on their way into the sum."""
+    check(
+        config.dp is None,
+        "dp: tallies of clients (evaluation_by = 'clients') would be sums without noise; there is"
+        " none for them yet, so let the server evaluate",
+    )
+    if config.secure is None:
+        return tallies_in_the_clear(form)
+    return tallies_in_fixed_point(form, clients, _bounds(config))
+
+
+def _bounds(config: Config) -> Bounds:
+    """Those of the task's secure sums."""
+    given = config.secure or {}
+    return Bounds(**{name: given[name] for name in ("examples", "loss") if name in given})
+
+
+def check_judged(config: Config, model: Model, data: FederatedData, clients: int) -> Form:
+    """The form of tallies of up to so many clients; refuses what these cannot evaluate."""
+    check(
+        not config.client_spread,
+        "client_spread: where clients evaluate (evaluation_by), nobody sees a single one's values",
+    )
+    form = form_of(model, data)
+    build_tally_channel(config, form, clients)
+    return form
+
+
+def simulated_judge(config: Config, model: Model, kept: Splits) -> Judge:
+    """The clients of a simulation: some of them, always the same, for a look; all at the end."""
+    form = check_judged(config, model, kept.test, kept.test.num_clients)
+    parts = {"heldout": kept.heldout, "test": kept.test}
+    check(
+        config.evaluation_every == 0 or kept.heldout is not None,
+        f"evaluation_every is {config.evaluation_every}, but clients have no split 'heldout'",
+    )
+
+    def judge(params: Params, asked: Question) -> Evaluation:
+        data = parts[asked.split]
+        check(data is not None, f"clients have no examples of the split {asked.split!r}")
+        assert data is not None
+        clients = np.arange(data.num_clients)
+        if asked.look:
+            clients = some_clients(data, config.evaluation_clients, config.seed)
+        if not data.sizes_of(clients).any():
+            return told(form, form.zeros)
+        measured = measurer(model, data, config.evaluation_batch_size, clients)(params)
+        channel = build_tally_channel(config, form, len(clients))
+        return told(form, _total(form, channel, measured))
+
+    return judge
+
+
+def _total(form: Form, channel: Channel, measured: Measured) -> Tally:
+    """The sum over clients, through their channel."""
+    if is_plain(channel):
+        together = tally(form, measured)
+        return together if not together.left_out else added(form, _each(form, measured))
+    key = jax.random.key(0)  # nothing of a tally is rounded at random
+    words = [channel.summand(channel.encode((), own, key)) for own in _each(form, measured)]
+    total = jax.tree.map(lambda *leaves: sum(leaf.astype(np.int64) for leaf in leaves), *words)
+    return channel.decode((), total, key).total
+
+
+def _each(form: Form, measured: Measured) -> Iterator[Tally]:
+    return (own for _, own in tallies(form, measured))
