@@ -182,7 +182,8 @@ def test_the_commands_of_the_page_make_a_federation(shell: Shell, tmp_path: Path
     status = shell.run(page.line("deploy status", typed), "server")
     assert "4 clients" in status
     assert status.count("online") == 3
-    assert "running" in status
+    assert "round 2 of 2" in status
+    assert all(name in status for name in PEOPLE)
     assert shell.values("FLWR_TELEMETRY_ENABLED", "flwr", "flower-") == {"0"}
     assert shell.values("FLWR_DISABLE_UPDATE_CHECK", "flwr", "flower-") == {"1"}
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the ServerApp keeps status.json: from what it writes to its log.
 
-Lines of the log that are more than words have fields, `LOG.info("… %(round)d …", {"event": …})`. The
+Lines of the log that are more than words have fields, `LOG.info("… %(round)d", {"event": …})`. The
 same fields make the status, so nothing is told twice and the rounds know of no status:
 
     waiting     round, attempt, connected, needed    for enough clients

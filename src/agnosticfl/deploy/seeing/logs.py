@@ -96,7 +96,7 @@ def put_away(log: Path) -> None:
             return
         for number in range(KEPT - 1, 0, -1):
             with contextlib.suppress(FileNotFoundError):
-                os.replace(_before(log, number), _before(log, number + 1))
+                _before(log, number).replace(_before(log, number + 1))
         shutil.copy2(log, _before(log, 1))
         os.truncate(log, 0)
 
