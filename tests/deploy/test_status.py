@@ -16,8 +16,8 @@ from rich.console import Console
 
 from agnosticfl.deploy.flower import federation
 from agnosticfl.deploy.flower.federation import LOG, NoProgress
-from agnosticfl.deploy.seeing import logs
-from agnosticfl.deploy.seeing.keeping import begun, first, told, watched
+from agnosticfl.deploy.seeing import keeping, logs
+from agnosticfl.deploy.seeing.keeping import begun, first, spent, told, watched
 from agnosticfl.deploy.seeing.logs import put_away
 from agnosticfl.deploy.seeing.page import page
 from agnosticfl.deploy.seeing.prometheus import metrics
@@ -154,6 +154,25 @@ def test_a_run_that_fails_says_why(tmp_path: Path):
     assert view(tmp_path).in_words == FAILED
 
 
+def test_what_an_earlier_serverapp_met_is_not_forgotten(tmp_path: Path):
+    with pytest.raises(NoProgress):
+        play_clear(tmp_path, faults=dict.fromkeys(range(NODES), lambda _: None), attempts=1)
+    play_clear(tmp_path)
+    status = kept(tmp_path)
+    assert (status.phase, status.done, status.num_lost) == (COMPLETE, 3, NODES)
+    assert "round 1 was abandoned 1 times" in status.errors[-1].text
+
+
+def test_a_disc_that_is_full_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: Any) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(keeping, "write", full)
+    play_clear(tmp_path)
+    assert len(read_records(tmp_path / "run")) == 3
+    assert not (tmp_path / STATUS).exists()
+
+
 def test_a_run_that_is_gone_on_with_has_its_history(tmp_path: Path):
     play_clear(tmp_path)
     again = begun(first(toy(), tmp_path / "run"), read_records(tmp_path / "run"), 5.0)
@@ -236,8 +255,6 @@ def test_metrics_are_what_prometheus_reads(tmp_path: Path):
     write_json(
         tmp_path / "privacy.json", {"epsilon": 1.5, "delta": 1e-5, "budget": {"epsilon": 8.0}}
     )
-    from agnosticfl.deploy.seeing.keeping import spent
-
     text = metrics(seen(tmp_path, privacy=spent(tmp_path)))
     name, label = r"[a-zA-Z_:][a-zA-Z0-9_:]*", r'[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*"'
     sample = rf"({name})(\{{{label}(?:,{label})*\}})? (-?[\d.e+-]+|NaN|[+-]?Inf)"

@@ -34,10 +34,12 @@ from agnosticfl.deploy.seeing.status import (
     Stage,
     Status,
     added,
+    read,
     round_of,
     write,
 )
 from agnosticfl.deploy.task import FederatedTask
+from agnosticfl.errors import BadInput
 from agnosticfl.files import read_json
 from agnosticfl.runs.records import Record, read_records
 from agnosticfl.runs.resolve import title
@@ -135,6 +137,12 @@ class Keeper(logging.Handler):
         self.keep()
 
     def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._take(record)
+        except Exception:  # what is only seen must not end what is done
+            self.handleError(record)
+
+    def _take(self, record: logging.LogRecord) -> None:
         fields = record.args if isinstance(record.args, Mapping) else {}
         before = self.status
         self.status = told(before, fields, record.created)
@@ -176,7 +184,8 @@ def watched(
     keeper = None
     if state:
         filters.append(Named(Path(state)))
-        keeper = Keeper(Path(state), begun(first(task, out), read_records(out), time.time()))
+        status = _remembered(Path(state), first(task, out))
+        keeper = Keeper(Path(state), begun(status, read_records(out), time.time()))
         handlers.append(keeper)
     for each in filters:
         log.addFilter(each)
@@ -196,6 +205,16 @@ def watched(
         for handler in handlers:
             log.removeHandler(handler)
             handler.close()
+
+
+def _remembered(state: Path, status: Status) -> Status:
+    """With what an earlier ServerApp of the same run has met."""
+    with contextlib.suppress(BadInput):
+        before = read(state, STATUS, Status)
+        if before is not None and (before.run, before.out) == (status.run, status.out):
+            kept = {name: getattr(before, name) for name in ("errors", "lost", "num_lost")}
+            return msgspec.structs.replace(status, **kept)
+    return status
 
 
 def first(task: FederatedTask, out: Path) -> Status:

@@ -48,7 +48,7 @@ def _of_run(view: View, status: Status) -> Iterator[Family]:
     yield Family("run_info", "gauge", "Which run it is.", [Sample(1, labels)])
     for phase in (COMPLETE, FAILED):
         own = [Sample(status.phase == phase)]
-        yield Family(f"run_{phase}", "gauge", f"Whether the run is {phase}.", own)
+        yield Family(f"run_{phase}", "gauge", f"Whether the run is {phase} (1) or not (0).", own)
     yield Family("rounds", "gauge", "Rounds that the run will have.", [Sample(status.rounds)])
     yield Family("rounds_done", "gauge", "Rounds that are done.", [Sample(status.done)])
     yield Family("round_attempt", "gauge", "Attempt at this round.", [Sample(status.attempt)])
@@ -57,7 +57,7 @@ def _of_run(view: View, status: Status) -> Iterator[Family]:
     sent = [Sample(status.bytes_down, {"way": "down"}), Sample(status.bytes_up, {"way": "up"})]
     yield Family("bytes_total", "counter", "Bytes of all rounds' messages.", sent)
     lost = [Sample(status.num_lost)]
-    yield Family("lost_total", "counter", "Clients lost, since the ServerApp started.", lost)
+    yield Family("lost_total", "counter", "Clients that did not stay to the end.", lost)
     stages: dict[str, float] = {}
     for stage in status.stages:  # one of an attempt that was abandoned comes again
         stages[stage.name] = stages.get(stage.name, 0.0) + stage.seconds

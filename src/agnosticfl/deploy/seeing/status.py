@@ -94,7 +94,7 @@ class Status(msgspec.Struct, frozen=True):
     bytes_up: int = 0
     privacy: Privacy | None = None
     lost: tuple[Lost, ...] = ()  # the last ones
-    num_lost: int = 0  # of this ServerApp's rounds, all of them
+    num_lost: int = 0  # all of them
     errors: tuple[Line, ...] = ()  # the last ones
 
 
