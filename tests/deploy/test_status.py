@@ -237,9 +237,17 @@ def test_a_long_history_is_spread_evenly_and_ends_with_the_last_round():
 def test_lists_of_a_status_stay_short():
     status = first(toy(), Path("/nowhere"))
     fields = {"event": "lost", "round": 1, "client": "ann", "why": "x" * 5000}
-    for _ in range(100):
-        status = told(status, fields, 0.0)
+    for number in range(100):
+        status = told(status, {**fields, "round": number}, 0.0)
     assert (len(status.lost), status.num_lost, len(status.lost[0].why)) == (LINES, 100, 300)
+
+
+def test_a_client_counts_once_in_a_round_with_all_reasons():
+    status = first(toy(), Path("/nowhere"))
+    for why in ("failed", "is dropped", "failed"):
+        status = told(status, {"event": "lost", "round": 1, "client": "ann", "why": why}, 0.0)
+    assert [lost.why for lost in status.lost] == ["failed; is dropped"]
+    assert status.num_lost == 1
 
 
 def seen(tmp_path: Path, **changes: Any) -> View:

@@ -76,9 +76,7 @@ def told(status: Status, fields: Fields, now: float) -> Status:
             done = Stage(*(fields[name] for name in names))
             return msgspec.structs.replace(status, so_far=(*status.so_far, done))
         case "lost":
-            lost = Lost(now, fields["round"], fields["client"], fields["why"][:LONGEST])
-            kept = (*status.lost, lost)[-LINES:]
-            return msgspec.structs.replace(status, lost=kept, num_lost=status.num_lost + 1)
+            return _lost(status, fields, now)
         case "round":
             return _done(status, fields["record"])
         case _:
@@ -93,6 +91,21 @@ def _at(status: Status, fields: Fields, now: float, stage: str, asked: int) -> S
         stage=stage,
         stage_begun=now,
         asked=asked,
+    )
+
+
+def _lost(status: Status, fields: Fields, now: float) -> Status:
+    """A client counts once in a round, with all reasons that were given for it."""
+    name = (fields["round"], fields["client"])
+    before = [lost for lost in status.lost if (lost.round, lost.client) == name]
+    others = [lost for lost in status.lost if lost not in before]
+    known = [why for lost in before for why in lost.why.split("; ")]
+    reasons = dict.fromkeys([*known, fields["why"]])
+    lost = Lost(now, *name, "; ".join(reasons)[:LONGEST])
+    return msgspec.structs.replace(
+        status,
+        lost=(*others, lost)[-LINES:],
+        num_lost=status.num_lost + (not before),
     )
 
 
