@@ -205,11 +205,11 @@ def test_text_lines_have_a_time(tmp_path: Path):
 
 
 def test_logs_are_put_away_when_they_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(logs, "MOST", 2000)
+    monkeypatch.setattr(logs, "MOST", 400)
     play_clear(tmp_path)
     sizes = {path.name: path.stat().st_size for path in tmp_path.glob("run.log*")}
     assert {"run.log", "run.log.1"} <= set(sizes)
-    assert max(sizes.values()) <= 2000 + 500
+    assert max(sizes.values()) <= 400
     # And that of a process which has it open: it goes on at the beginning.
     log = tmp_path / "gate.log"
     with log.open("ab", buffering=0) as file:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The view in a terminal."""
 
-import itertools
 from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
@@ -17,7 +16,7 @@ SHOWN = 5  # last losses and errors
 def shown(view: View) -> RenderableType:
     """All of it."""
     parts: list[RenderableType] = [Text(view.in_words, style="bold"), *map(Text, _lines(view))]
-    parts.append(_clients(view))
+    parts += _clients(view)
     if view.status is not None:
         parts += _of_run(view, view.status)
     parts += _last("The last errors", view.status.errors if view.status else ())
@@ -43,29 +42,38 @@ def _lines(view: View) -> Iterable[str]:
         yield f"privacy: ε {own.epsilon:.3g} of {own.budget:.3g} is spent (δ {own.delta:.3g})"
 
 
-def _clients(view: View) -> Table:
+def _clients(view: View) -> Iterable[RenderableType]:
     clients = view.server.clients
-    table = Table("client", "status", title=f"{len(clients)} clients, {view.online} connected")
+    yield _title(f"{len(clients)} clients, {view.online} connected")
+    table = Table("client", "status")
     for client in clients:
         table.add_row(Text(client.name), client.status if view.up else words.DASH)
-    return table
+    yield table
+
+
+def _title(text: str) -> Text:
+    """Above a table, and not in it: there it would be broken to the table's width."""
+    return Text(f"\n{text}", style="italic")
 
 
 def _of_run(view: View, status: Status) -> Iterable[RenderableType]:
     if view.last is not None:
         last = view.last
-        title = f"round {last.round}, {words.span(last.seconds)}, {words.moment(last.time)}"
-        table = Table("domain", "loss", "λ", title=title)
+        when = f"{words.span(last.seconds)}, {words.moment(last.time)} UTC"
+        yield _title(f"round {last.round}, {when}")
+        table = Table("domain", "loss", "λ")
         for name, loss, weight in zip(status.domains, last.loss, last.domain_weights, strict=True):
             table.add_row(Text(name), words.value(loss), words.value(weight))
         yield table
     if status.stages:
-        table = Table("stage", "answers", "took", title="stages of the last round")
+        yield _title("stages of the last round")
+        table = Table("stage", "answers", "took")
         for stage in status.stages:
             table.add_row(stage.name, f"{stage.came} of {stage.asked}", words.span(stage.seconds))
         yield table
     if status.lost:
-        table = Table("time", "round", "client", "why", title="who was lost last")
+        yield _title("who was lost last")
+        table = Table("time", "round", "client", "why")
         for lost in status.lost[-SHOWN:]:
             why = Text(lost.why)
             table.add_row(words.moment(lost.time), str(lost.round), Text(lost.client), why)
@@ -74,4 +82,4 @@ def _of_run(view: View, status: Status) -> Iterable[RenderableType]:
 
 def _last(title: str, lines: Iterable[Line]) -> list[RenderableType]:
     found = [f"{words.moment(line.time)} {line.text}" for line in lines]
-    return [Text(text) for text in itertools.chain([f"{title}:"], found[-SHOWN:])] if found else []
+    return [_title(title), *map(Text, found[-SHOWN:])] if found else []
