@@ -40,8 +40,8 @@ bench: $(VENV)/.core
 # Half an hour of a federation under load: 100 clients, then 1000, with drop-outs and hostile ones.
 soak: $(VENV)/.dev
 	mkdir -p runs
-	$(BIN)/python -m benchmarks.soak --clients 100 --cohort 50 --seconds 600 --json runs/soak-100.json
-	$(BIN)/python -m benchmarks.soak --clients 1000 --cohort 200 --seconds 1200 --poll 30 --step 60 --json runs/soak-1000.json
+	$(BIN)/python -m benchmarks.soak --clients 100 --cohort 50 --seconds 600 --step 45 --json runs/soak-100.json
+	$(BIN)/python -m benchmarks.soak --clients 1000 --cohort 200 --seconds 1200 --poll 30 --step 180 --json runs/soak-1000.json
 
 clean:
 	rm -rf $(VENV) runs build dist

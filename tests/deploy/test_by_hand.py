@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from agnosticfl.core.federated import FederatedData, domain_counts
@@ -162,7 +163,8 @@ def test_the_commands_of_the_page_make_a_federation(shell: Shell, tmp_path: Path
         words.add(shell.run(page.line("deploy fingerprint app", typed), name))
     assert words == {shell.run(page.line("deploy fingerprint app", typed), "server")}
 
-    here = ["--host", "127.0.0.1", "--port", str(port)]
+    place = f"127.0.0.1:{children.free_port()}"
+    here = ["--host", "127.0.0.1", "--port", str(port), "--page", place]
     first = shell.start([*page.line("deploy server", typed), *here], "server")
     first.until(lambda: "starts after round 0" in first.said())
     for name in PEOPLE:
@@ -182,7 +184,13 @@ def test_the_commands_of_the_page_make_a_federation(shell: Shell, tmp_path: Path
     status = shell.run(page.line("deploy status", typed), "server")
     assert "4 clients" in status
     assert status.count("online") == 3
-    assert "running" in status
+    assert "round 2 of 2" in status
+    assert f"page: http://{place}/" in status
+    metrics = httpx.get(f"http://{place}/metrics", trust_env=False).text
+    assert "agnosticfl_rounds_done 1.0\n" in metrics
+    for name in PEOPLE:
+        assert name in status
+        assert f'agnosticfl_client_online{{client="{name}"}} 1.0\n' in metrics
     assert shell.values("FLWR_TELEMETRY_ENABLED", "flwr", "flower-") == {"0"}
     assert shell.values("FLWR_DISABLE_UPDATE_CHECK", "flwr", "flower-") == {"1"}
 

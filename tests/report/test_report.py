@@ -19,8 +19,9 @@ from agnosticfl.report.progress import progress
 from agnosticfl.report.record import as_json
 from agnosticfl.report.runs import Run
 from agnosticfl.report.table import results
+from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve
-from agnosticfl.runs.run import run
+from agnosticfl.runs.run import Stopped, run
 from tests.helpers.reports import made_up
 
 
@@ -363,3 +364,24 @@ def test_the_latex_table_compiles(tmp_path: Path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:]
     assert (tmp_path / "page.pdf").exists()
+
+
+def test_a_run_that_is_not_finished_is_reported_as_far_as_it_goes(tmp_path: Path):
+    """Rounds, λ, losses and bytes are there; of the test there is a note and no number."""
+    out = tmp_path / "run"
+    config = resolve("toy", "afa", rounds=6)
+    with pytest.raises(Stopped):
+        run(config, out, should_stop=lambda: len(read_records(out)) >= 3)
+    done = len(read_records(out))
+    assert 3 <= done < 6
+    comparison = write_report([out], out)
+    table = (out / "table.md").read_text()
+    assert f"Not finished: {done} of 6 rounds are done, and nothing is tested yet." in table
+    assert "No test examples" not in table
+    page = (out / "report.html").read_text()
+    assert 'id="weights"' in page
+    assert comparison.rows[0].worst == {}
+    # And then it goes on as if nobody had looked.
+    run(config, out, resume=True)
+    write_report([out], out)
+    assert "Not finished" not in (out / "table.md").read_text()

@@ -15,7 +15,7 @@ from agnosticfl.cli.commands import app
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import run
 from tests.data.image_files import write_sqlite
-from tests.data.test_stackoverflow import POSTS, write_fedjax
+from tests.data.stackoverflow_files import POSTS, write_fedjax
 
 
 def prepare(task: str) -> None:

@@ -35,7 +35,7 @@ def test_a_run_folder_holds_everything(finished: Path):
     names = {path.name for path in finished.iterdir()}
     assert names == {
         "config.json", "engine.json", "metrics.jsonl", "tensorboard", "checkpoints", "summary.json",
-        "run.lock", "models", "predictions", "about.json",
+        "domains.json", "run.lock", "models", "predictions", "about.json",
     }  # fmt: skip
     assert json.loads((finished / "config.json").read_text())["rounds"] == 12
     records = read_records(finished)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`agnosticfl deploy …`: federations of real machines. Slow imports wait for their command."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,9 @@ deploy_app = Program(help="Run a federation of real machines.")
 deploy_app.add_typer(keys_app, name="keys")
 deploy_app.add_typer(roster_app, name="roster")
 deploy_app.command()(fingerprint)
+
+PAGE, NOWHERE = "127.0.0.1:8001", "none"  # where a server's page is; what to say for no page
+WATCH = 1.0  # seconds between two looks of `status --watch`
 
 Secure = Annotated[bool, typer.Option("--secure", help="The server learns sums only.")]
 App = Annotated[Path, typer.Option(metavar="DIR", help="The folder that `init` wrote.")]
@@ -207,6 +211,17 @@ def server(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Changes a limit of the gate (docs/deploy.md)."),
     ] = None,
+    page: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Show status page and /metrics there; none for nowhere."
+        ),
+    ] = PAGE,
+    password: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Who opens the page needs it; then it has TLS."),
+    ] = None,
+    log: Annotated[str, typer.Option(help="Form of the run's log: text or json lines.")] = "text",
     resume: Resume = False,
 ) -> None:
     """Serve a federation until its run is complete, whatever dies in between.
@@ -221,6 +236,8 @@ def server(
     from agnosticfl.deploy.gate.limits import MARGIN, Limits, limits_from
     from agnosticfl.deploy.registered import register_members
     from agnosticfl.deploy.roster import read_roster
+    from agnosticfl.deploy.seeing.logs import FORMATS
+    from agnosticfl.deploy.seeing.settings import address_of, page_settings
     from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
     from agnosticfl.deploy.task import check_program, largest_message, read_task
     from agnosticfl.runs.tasks import parse_set
@@ -247,7 +264,12 @@ def server(
         options["signing-key"] = str((keys / "server.sign").resolve())
     usual = Limits(message=MARGIN + largest_message(config))
     limits = limits_from(dict(map(parse_set, limit or ())), usual)
-    service = Service(app, keys, state, out, host, port, options, limits)
+    options["log"] = choose(log, FORMATS, "form of the log")
+    check(page != NOWHERE or password is None, "--password needs a --page")
+    place = None if page == NOWHERE else page_settings(page, state, keys, password)
+    service = Service(app, keys, state, out, host, port, options, limits, place)
+    if place is not None:
+        messages(f"status page: {address_of(place)}")
 
     def serve(**watch: Any) -> bool:
         with Supervisor(service, messages) as supervisor:
@@ -350,27 +372,32 @@ def client(
 
 
 @deploy_app.command()
-def status(state: State = Path("deploy-state")) -> None:
-    """Show the clients and the runs of a server, on its own machine and as its own user."""
+def status(
+    state: State = Path("deploy-state"),
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Show a server's clients and its run, on its own machine and as its own user."""
+    import time
+
     from rich.console import Console
-    from rich.table import Table
+    from rich.live import Live
 
-    from agnosticfl.deploy.flower.control import Operator
-    from agnosticfl.deploy.supervise import children as processes
+    from agnosticfl.deploy.seeing.status import view
+    from agnosticfl.deploy.seeing.terminal import shown
 
-    home = (state / "flwr").resolve()
-    check((home / "config.toml").is_file(), f"{state} is not the --state of a `deploy server`")
-    link = processes.configured(home)
-    with Operator(link) as operator:
-        nodes, runs = operator.nodes(), operator.runs()
-    clients = Table("client", "status", title=f"{len(nodes)} clients")
-    for node in nodes:
-        clients.add_row(str(node.number), node.status)
-    table = Table("run", "status", "details", title=f"{len(runs)} runs")
-    for run in runs:
-        table.add_row(str(run.number), run.status, run.details)
-    for each in (clients, table):
-        Console().print(each)
+    console = Console()
+    if not watch:
+        console.print(shown(view(state)))
+        return
+    with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
+        while True:
+            seen = shown(view(state))
+            live.update(seen, refresh=True)
+            if not console.is_terminal:  # there is nothing to draw over
+                console.print(seen)
+            time.sleep(WATCH)
 
 
 def _check_store(agreed: Any, path: Path, split: str) -> None:

@@ -29,9 +29,11 @@ fab-include = ["{package}/*.py", "{package}/*.json"]
 serverapp = "{package}.server_app:app"
 clientapp = "{package}.client_app:app"
 
-# `agnosticfl deploy server` fills in out, data, roster and signing-key.
+# `agnosticfl deploy server` fills in out, state, data, roster and signing-key.
 [tool.flwr.app.config]
 out = ""              # the run folder on the server, an absolute path
+state = ""            # the folder in which the server keeps what `deploy status` shows
+log = "text"          # how the log beside the run folder is written: text, or json (a line each)
 data = ""             # a store on the server with a split to test on; if empty, the task's own
                       # data, or none where clients evaluate
 roster = ""           # of a secure federation: the list of its members that their keeper signed

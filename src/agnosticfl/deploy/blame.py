@@ -12,7 +12,7 @@ part of the suspects out tells more with every attempt, whether it fails or not,
 Clients are places in the roster. Nothing here is known of how rounds are played.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -104,7 +104,11 @@ def succeeded(blame: Blame, clients: Collection[int]) -> Blame:
 
 
 def left_out(
-    blame: Blame, candidates: Collection[int], least: int, seed: int | Sequence[int]
+    blame: Blame,
+    candidates: Collection[int],
+    least: int,
+    seed: int | Sequence[int],
+    names: Sequence[str] | None = None,
 ) -> Choice:
     """Who of the candidates is not asked to take part in the next attempt.
 
@@ -119,6 +123,7 @@ def left_out(
     Args:
       least: so many candidates must remain.
       seed: of the random choice.
+      names: of the clients, for the log; by default their numbers.
     """
     known = frozenset(candidates) & blame.named.keys()
     rest = frozenset(candidates) - known
@@ -136,7 +141,8 @@ def left_out(
         spare = max(len(rest) - least - len(chosen), 0)
         chosen |= _drawn(rng, group, spare)
     wanted = frozenset[int]().union(*groups)
-    return Choice(known | chosen, _in_words(blame, known, chosen, wanted, len(rest), least))
+    call = str if names is None else names.__getitem__
+    return Choice(known | chosen, _in_words(blame, known, chosen, wanted, len(rest), least, call))
 
 
 def _in_words(
@@ -146,10 +152,12 @@ def _in_words(
     wanted: Collection[int],
     rest: int,
     least: int,
+    call: Callable[[int], str],
 ) -> str:
-    parts = [f"client {client} is left out: {blame.named[client]}" for client in sorted(known)]
+    parts = [f"client {call(who)} is left out: {blame.named[who]}" for who in sorted(known)]
     if chosen:
-        parts.append(f"left out since attempts failed with them: {_list(chosen)}")
+        names = ", ".join(map(call, sorted(chosen)))
+        parts.append(f"left out since attempts failed with them: {names}")
     elif wanted:
         reason = f"{rest} are left and {least} are needed"
         parts.append(f"nobody can be spared of those with whom attempts failed: {reason}")
@@ -167,7 +175,3 @@ def _without(blame: Blame) -> Blame:
 def _drawn(rng: np.random.Generator, among: Collection[int], number: int) -> frozenset[int]:
     ordered = sorted(among)
     return frozenset(ordered[place] for place in rng.permutation(len(ordered))[:number])
-
-
-def _list(clients: Collection[int]) -> str:
-    return ", ".join(map(str, sorted(clients)))

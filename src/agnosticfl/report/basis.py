@@ -35,6 +35,10 @@ def foot(comparison: Comparison, columns: Sequence[Behind]) -> list[list[Entry]]
 
 def notes(comparison: Comparison, metric: str) -> list[str]:
     """What a reader of the table must not overlook."""
+    coming = [run for run in comparison.runs if run.unfinished]
+    if coming:
+        done, rounds = coming[0].records[-1]["round"], coming[0].config.rounds
+        return [f"Not finished: {done} of {rounds} rounds are done, and nothing is tested yet."]
     known, examples = comparison.known(metric), comparison.runs[0].test_examples
     unknown = [domain for domain in comparison.domains if domain not in known]
     empty = [domain for domain in unknown if not examples.get(domain)]

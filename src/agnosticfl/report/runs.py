@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finished run folders."""
+"""Run folders: finished ones, and what there is so far of one that is not."""
 
 import math
 from collections.abc import Iterable
@@ -13,6 +13,7 @@ from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.files import read_json
 from agnosticfl.runs.compare import order_of
 from agnosticfl.runs.config import Config, from_table
+from agnosticfl.runs.folder import DOMAINS
 from agnosticfl.runs.kept import NEEDS, WHICH
 from agnosticfl.runs.predictions import Predictions, read_predictions
 from agnosticfl.runs.records import read_records
@@ -24,7 +25,7 @@ OF_A_MODEL = ("test", "heldout", "server", "overall", "clients", "within")
 
 
 class Run(NamedTuple):
-    """A finished run, with the results of one of its models."""
+    """A run, with the results of one of its models; none yet if it is not finished."""
 
     folder: Path
     config: Config
@@ -39,6 +40,11 @@ class Run(NamedTuple):
     def rounds(self) -> np.ndarray:
         """The numbers of its rounds."""
         return self.series("round")
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether rounds are still to come, so that nothing is tested."""
+        return bool(self.summary.get("unfinished"))
 
     @property
     def epsilon(self) -> float:
@@ -99,6 +105,8 @@ class Run(NamedTuple):
 def load_runs(folders: Iterable[Path], which: str = "last") -> list[Run]:
     """The finished runs in `folders`, each a run folder or a folder of run folders.
 
+    Where none is finished, those of which a round is done, as far as they go.
+
     Args:
       which: model of each run: "last", "best" by its worst domain on held-out clients, or "mean".
     """
@@ -107,7 +115,8 @@ def load_runs(folders: Iterable[Path], which: str = "last") -> list[Run]:
     for folder in folders:
         check(folder.is_dir(), f"{folder} is not a folder")
         places = [folder] if (folder / "config.json").exists() else sorted(folder.iterdir())
-        found = [_load(place) for place in places if (place / "summary.json").exists()]
+        ended = [place for place in places if (place / "summary.json").exists()]
+        found = [_load(place) for place in ended] or [_begun(p) for p in places if _has_begun(p)]
         for run in found:
             check(
                 "test" in run.summary,
@@ -148,3 +157,38 @@ def _load(folder: Path) -> Run:
         return Run(folder, config, read_json(folder / "summary.json"), read_records(folder))
     except (OSError, TypeError, ValueError) as error:
         raise BadInput(f"{folder} is not a readable run folder: {error}") from error
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether a round of an unfinished run is done, and the names of its domains are known."""
+    return (folder / DOMAINS).exists() and bool(read_records(folder))
+
+
+def _begun(folder: Path) -> Run:
+    """What there is of a run that is not finished: its rounds, and no test."""
+    try:
+        config = from_table(read_json(folder / "config.json"), f"{folder / 'config.json'}")
+        domains: list[str] = read_json(folder / DOMAINS)
+        return Run(
+            folder, config, _so_far(config, domains, read_records(folder)), read_records(folder)
+        )
+    except (OSError, TypeError, ValueError, KeyError) as error:
+        raise BadInput(f"{folder} is not a readable run folder: {error}") from error
+
+
+def _so_far(config: Config, domains: list[str], records: list[dict[str, Any]]) -> dict[str, Any]:
+    """A summary in which all that needs the end is missing."""
+    last, looks = records[-1], [record["heldout"] for record in records if "heldout" in record]
+    metrics = list(looks[-1][domains[0]]) if looks else list(dict.fromkeys((config.metric, "loss")))
+    return {
+        "unfinished": True,
+        "domains": domains,
+        "test": {domain: dict.fromkeys(metrics) for domain in domains},
+        **({"heldout": looks[-1]} if looks else {}),
+        "bytes": {
+            "down_per_round": last["bytes_down"],
+            "up_per_round": last["bytes_up"],
+            "paper_per_round": None,
+        },
+        "environment": {"rounds done": last["round"]},
+    }

@@ -21,7 +21,11 @@ from agnosticfl.runs.config import as_table, first_difference
 from agnosticfl.runs.records import METRICS
 
 LOCK = "run.lock"
+<<<<<<< HEAD
 SPENT = "privacy.json"
+=======
+DOMAINS = "domains.json"  # their names: what is reported of a run that is not finished needs them
+>>>>>>> main
 
 
 @contextlib.contextmanager
@@ -101,6 +105,7 @@ def open_folder(
     free = all(_leftover(path) for path in out.iterdir())
     check(free, f"{out} exists and holds no run; choose another --out")
     write_json(out / "engine.json", dict(built.algorithm.choices))
+    write_json(out / DOMAINS, list(built.data.train.domains))
     write_json(out / "config.json", new)
     return False
 
@@ -155,12 +160,17 @@ def _clear(out: Path) -> None:
     """Removes a run; its configuration goes last, so that a crash leaves a folder that says so."""
     for name in ("checkpoints", "tensorboard", "models", "predictions"):
         shutil.rmtree(out / name, ignore_errors=True)
+<<<<<<< HEAD
     for name in ("summary.json", METRICS, SPENT, ABOUT, "engine.json", "config.json"):
+=======
+    files = ("summary.json", METRICS, "privacy.json", ABOUT, "engine.json", DOMAINS, "config.json")
+    for name in files:
+>>>>>>> main
         (out / name).unlink(missing_ok=True)
 
 
 def _leftover(path: Path) -> bool:
-    return path.suffix == ".tmp" or path.name in ("engine.json", LOCK, *_MADE_FROM_IT)
+    return path.suffix == ".tmp" or path.name in ("engine.json", DOMAINS, LOCK, *_MADE_FROM_IT)
 
 
 # What a report makes of a run; it is made again.

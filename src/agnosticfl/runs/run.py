@@ -4,7 +4,7 @@
 config.json    the resolved configuration      metrics.jsonl  one line per round
 engine.json    what the engine chose           tensorboard/   the same, as events
 checkpoints/   the server state                models/        the last model, the best one, the mean
-predictions/   what they said, example by example
+predictions/   what they said, example by example              domains.json   their names
 about.json     what a model in use must know of its data
 summary.json   what came out; there only when the run is complete
 privacy.json   what a differentially private run has spent, charged ahead of the rounds

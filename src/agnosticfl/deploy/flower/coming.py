@@ -95,7 +95,8 @@ class Coming:
         try:
             self._joining[node] = joining(self._agreement, self._question, reply)
         except Refused as error:
-            LOG.warning("%s: node %d is refused: %s", JOIN, node, error)
+            fields = {"node": node, "client": str(node), "why": str(error)}
+            LOG.warning(f"{JOIN}: client %(client)s is refused: %(why)s", fields)
 
     def advance(self) -> None:
         """Goes on with those who replied; `Refused` if they are too few."""
@@ -119,7 +120,12 @@ class Coming:
         nodes: dict[int, int] = {}
         for node, (place, _) in self._joining.items():
             if nodes.setdefault(place, node) != node:
-                LOG.warning("node %d says that it is client %d, as another does", node, place)
+                fields = {"node": node, "client": str(node), "place": place}
+                LOG.warning(
+                    "client %(client)s says that it is number %(place)d of the roster, as another"
+                    " does",
+                    fields,
+                )
         self.nodes = self._admit(nodes)
         drawn = {place: self._joining[node].drawn for place, node in self.nodes.items()}
         self._preparation = Preparation(self._agreement, self._key, self.number, drawn)

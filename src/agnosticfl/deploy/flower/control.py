@@ -29,6 +29,7 @@ class Node(NamedTuple):
 
     number: int
     status: str  # registered, online, offline
+    key: bytes  # its public key, as a file of clients/ gives it
 
 
 class Run(NamedTuple):
@@ -72,7 +73,7 @@ class Operator:
     def nodes(self) -> list[Node]:
         """All clients that were let in."""
         answer = self._call(self._client.ListNodes, _messages.ListNodesRequest())
-        return [Node(node.node_id, node.status) for node in answer.nodes_info]
+        return [Node(node.node_id, node.status, node.public_key) for node in answer.nodes_info]
 
     def runs(self) -> list[Run]:
         """The last runs, the newest first."""

@@ -27,6 +27,7 @@ from agnosticfl.deploy.flower.pinned import SUPERNODE
 from agnosticfl.deploy.task import FILE
 
 OWN, DECOY, ANSWER = "own-app-was-loaded", "decoy-was-loaded", "answer-to-{}"  # marks
+OVER = "no-message-is-left"
 
 APP = """\
 from pathlib import Path
@@ -82,6 +83,7 @@ def connection(place: Path) -> Generator[tuple[Any, ...]]:
 
     def receive() -> tuple[Message, Any] | None:
         if not left:
+            (place / OVER).touch()
             return None
         sender.run_id, sender.task_id, sender.node_id = left.pop(0), SERVER, SERVER
         content = RecordDict({"agent": ConfigRecord({"text": "work"})})  # what an agent app takes

@@ -8,7 +8,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -99,9 +99,13 @@ def select(
     grid: Grid, policy: RoundPolicy, seed: int, attempt: Attempt, without: Collection[int] = ()
 ) -> list[int]:
     """The clients that are asked, drawn among those connected now, without some."""
-    begun = time.monotonic()
+    begun, told = time.monotonic(), -1
     while len(nodes := sorted(grid.get_node_ids())) < policy.clients:
         waited = time.monotonic() - begun
+        if len(nodes) != told and policy.wait > 0:
+            told = len(nodes)
+            fields = {"connected": told, "needed": policy.clients}
+            say(attempt, "waiting", "%(connected)d of %(needed)d clients are connected", fields)
         if waited > policy.wait:
             break
         time.sleep(pause(waited))
@@ -114,6 +118,14 @@ def select(
     drawn = 0 if attempt.kind == EVALUATION else attempt.round
     rng = np.random.default_rng([seed, drawn, attempt.number])
     return [nodes[place] for place in rng.permutation(len(nodes))[:wanted]]
+
+
+def say(
+    attempt: Attempt, event: str, words: str, fields: Mapping[str, Any], level: int = logging.INFO
+) -> None:
+    """A line of the log whose fields are read, too (`seeing.keeping` says by whom and which)."""
+    own = {"event": event, "round": attempt.round, "attempt": attempt.number}
+    LOG.log(level, f"round %(round)d: {words}", {**own, **fields})
 
 
 def request(node: int, kind: str, content: RecordDict, seconds: float) -> Message:
@@ -144,6 +156,7 @@ def gather(
     attempt: Attempt,
     *,
     seconds: float,
+    stage: str | None = None,
     enough: int | None = None,
     counted: Collection[int] | None = None,
     refusal: Callable[[RecordDict], str | None] = lambda _: None,
@@ -154,10 +167,13 @@ def gather(
     is never looked at: its message ends with this call, its token belongs to no other attempt.
 
     Args:
+      stage: what this is called in the log; by default as the messages are.
       counted: the nodes whose replies count for `enough`; by default all.
       refusal: content of a reply -> why it cannot be right; None if it can.
     """
-    kind = messages[0].metadata.message_type if messages else "nothing"
+    kind = stage or (messages[0].metadata.message_type if messages else "nothing")
+    about = {"stage": kind, "asked": len(messages if counted is None else counted)}
+    say(attempt, "stage", "%(stage)s: %(asked)d are asked", about)
     sent = zip(grid.push_messages(messages), messages, strict=True)
     waiting = {number: message.metadata.dst_node_id for number, message in sent if number}
     replies, refused, come = list[Message](), 0, 0
@@ -170,7 +186,7 @@ def gather(
             last = time.monotonic()
             counts = counted is None or node in counted
             if counts and come == enough:
-                LOG.info("round %d: %s: node %d is not needed", attempt.round, kind, node)
+                _say_of(node, attempt, "late", "%(stage)s: client %(client)s is not needed", about)
                 continue
             lost = _no_answer(reply, node)
             wrong = None if lost else _foreign(reply.content, attempt) or refusal(reply.content)
@@ -180,16 +196,36 @@ def gather(
                 continue
             refused += wrong is not None
             reason = lost or f"is refused: {wrong}"
-            LOG.warning("round %d: %s: node %d %s", attempt.round, kind, node, reason)
+            words = "%(stage)s: client %(client)s %(why)s"
+            _say_of(node, attempt, "lost", words, {**about, "why": reason}, logging.WARNING)
         now = time.monotonic()
         if now - begun > seconds:
             break
         if waiting and come != enough:
             time.sleep(pause(now - last))
-    if waiting:
-        late = ", ".join(map(str, waiting.values()))
-        LOG.warning("round %d: %s: no longer waited for: %s", attempt.round, kind, late)
+    for node in waiting.values():
+        # Who is not needed is no loss; under secure sums it is, which is said there.
+        words = "%(stage)s: client %(client)s %(why)s"
+        why = {**about, "why": "is no longer waited for"}
+        late = come == enough
+        event, level = ("late", logging.INFO) if late else ("lost", logging.WARNING)
+        _say_of(node, attempt, event, words, why, level)
+    came = {"came": len(replies) if counted is None else come, "seconds": time.monotonic() - begun}
+    words = "%(stage)s: %(came)d of %(asked)d in %(seconds).1f s"
+    say(attempt, "answers", words, {**about, **came})
     return Gathered(replies, refused)
+
+
+def _say_of(
+    node: int,
+    attempt: Attempt,
+    event: str,
+    words: str,
+    fields: Mapping[str, Any],
+    level: int = logging.INFO,
+) -> None:
+    """The same of one node; its name takes the place of its number where it is known."""
+    say(attempt, event, words, {**fields, "node": node, "client": str(node)}, level)
 
 
 def _no_answer(reply: Message, node: int) -> str | None:

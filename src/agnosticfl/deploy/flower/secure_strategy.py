@@ -15,8 +15,9 @@ open one sum of a round only, so a sum is kept as soon as it is open, and a roun
 it is being opened is given up: the model stays as it was.
 """
 
+import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -41,6 +42,7 @@ from agnosticfl.deploy.flower.federation import (
     gather,
     num_asked,
     request,
+    say,
     select,
     stamp,
 )
@@ -71,6 +73,7 @@ class SecureStrategy(AgnosticStrategy):
     Args:
       agreement: of the federation, as its clients know it.
       key: of the server, whose public half is in the app.
+      members: names of the clients in the order of the roster, for the log.
     """
 
     def __init__(
@@ -82,8 +85,10 @@ class SecureStrategy(AgnosticStrategy):
         agreement: Agreement,
         key: Ed25519PrivateKey,
         model: Model | None = None,
+        members: Sequence[str] = (),
     ):
         super().__init__(config, folder, policy, data, model)
+        self.members = tuple(members) or tuple(map(str, range(len(agreement.roster))))
         self.agreement, self.key = check_agreement(agreement), key
         check(verify_key(key) == agreement.server, "the server's signing key is not the app's")
         asked, room = num_asked(policy), most_clients(config)
@@ -216,7 +221,7 @@ class SecureStrategy(AgnosticStrategy):
         self._places |= {node: place for place, node in nodes.items()}
         for known in (self._cheats, self._losses):
             seed = (self.config.seed, attempt.round, attempt.number)
-            choice = blame.left_out(known, nodes, needed, seed)
+            choice = blame.left_out(known, nodes, needed, seed, self.members)
             if choice.why:
                 LOG.warning("round %d: %s", attempt.round, choice.why)
             nodes = {place: node for place, node in nodes.items() if place not in choice.out}
@@ -271,9 +276,8 @@ class SecureStrategy(AgnosticStrategy):
         """Takes over what is known now, and says who is new among those who are left out."""
         for place in sorted(known.named.keys() - self._cheats.named.keys()):
             why = known.named[place]
-            LOG.warning(
-                "round %d: client %d is left out from now on: %s", attempt.round, place, why
-            )
+            fields = {"client": self.members[place], "why": f"is left out from now on: {why}"}
+            say(attempt, "lost", "client %(client)s %(why)s", fields, logging.WARNING)
         self._cheats = known
 
     def _kept_sum(self, t: int, sent: bytes) -> np.ndarray | None:
@@ -297,14 +301,26 @@ class SecureStrategy(AgnosticStrategy):
     def _ask(self, grid: Grid, coming: Coming, attempt: Attempt) -> None:
         """One exchange of a round that is being prepared, on its own."""
         messages = self._messages(coming, coming.requests, attempt)
-        stage, asked = coming.stage, len(messages)
-        gathered = gather(grid, messages, attempt, seconds=self.policy.step, refusal=_no_answer)
+        gathered = gather(
+            grid,
+            messages,
+            attempt,
+            seconds=self.policy.step,
+            stage=coming.stage,
+            refusal=_no_answer,
+        )
         before = set(coming.dropped)
         for reply in gathered.replies:
             coming.receive(reply.metadata.src_node_id, _bytes(reply.content))
         coming.advance()
-        _say_dropped(coming.dropped, before, attempt)
-        LOG.info("round %d: %s: %d of %d", attempt.round, stage, len(gathered.replies), asked)
+        self._say_dropped(coming.dropped, before, attempt)
+
+    def _say_dropped(
+        self, dropped: Mapping[int, str], before: Collection[int], attempt: Attempt
+    ) -> None:
+        for place in sorted(set(dropped) - set(before)):
+            fields = {"client": self.members[place], "why": f"is dropped: {dropped[place]}"}
+            say(attempt, "lost", "client %(client)s %(why)s", fields, logging.WARNING)
 
     def _messages(
         self, coming: Coming, requests: Mapping[int, bytes], attempt: Attempt
@@ -358,11 +374,12 @@ class SecureStrategy(AgnosticStrategy):
             messages,
             attempt,
             seconds=seconds,
+            stage=opening.stage,
             enough=room if work else None,
             counted=place_of,
             refusal=_no_answer,
         )
-        before, stage, asked = set(opening.dropped), opening.stage, len(place_of)
+        before = set(opening.dropped)
         for reply in gathered.replies:
             node, content = reply.metadata.src_node_id, _bytes(reply.content)
             if node in place_of:
@@ -371,13 +388,10 @@ class SecureStrategy(AgnosticStrategy):
             if following and isinstance(content, bytes):
                 following.receive(node, content)
             elif isinstance(content, str):
-                LOG.info(
-                    "round %d: node %d is not in the next one: %s", attempt.round, node, content
-                )
+                fields = {"node": node, "client": str(node), "why": content}
+                say(attempt, "next", "client %(client)s is not in the next one: %(why)s", fields)
         opening.advance()
-        _say_dropped(opening.dropped, before, attempt)
-        came = sum(reply.metadata.src_node_id in place_of for reply in gathered.replies)
-        LOG.info("round %d: %s: %d of %d", attempt.round, stage, came, asked)
+        self._say_dropped(opening.dropped, before, attempt)
         if following and following.requests:
             _advance(following, attempt)
         if opening.stage == SURVIVORS and len(opening.survivors) < self.policy.minimum:
@@ -392,11 +406,6 @@ def _advance(following: Coming, attempt: Attempt) -> None:
         following.advance()
     except Refused as error:
         LOG.info("round %d: the next one is not prepared: %s", attempt.round, error)
-
-
-def _say_dropped(dropped: Mapping[int, str], before: Collection[int], attempt: Attempt) -> None:
-    for place in sorted(set(dropped) - set(before)):
-        LOG.warning("round %d: client %d is dropped: %s", attempt.round, place, dropped[place])
 
 
 def _bytes(content: RecordDict) -> bytes:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's side of a federation: a Flower ServerApp that plays a run and keeps its folder."""
 
+import contextlib
 import fcntl
-import logging
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from agnosticfl.deploy.flower.records import to_record
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
 from agnosticfl.deploy.node.examples import with_domains
 from agnosticfl.deploy.schema import check_schema, schema_of
+from agnosticfl.deploy.seeing.keeping import watched
 from agnosticfl.deploy.task import FILE, FederatedTask, check_program, read_task
 from agnosticfl.errors import check
 from agnosticfl.registry import MODELS, SOURCES
@@ -59,19 +60,18 @@ def play(
         attempts=int(options["attempts"]),
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(out.with_name(f"{out.name}.log"))
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    # A ServerApp that lost its SuperLink may live on for a moment: one at a time in a run folder.
-    assert handler.stream is not None
-    fcntl.flock(handler.stream, fcntl.LOCK_EX)
-    LOG.addHandler(handler)
-    try:
+    with _alone(out), watched(LOG, task, out, str(options["state"]), str(options["log"])):
         strategy = make_strategy(task, options, policy, out, model)
         first = first_params(task, model or MODELS.build(task.config.model, "model"))
         strategy.start(grid, to_record(first), task.config.rounds, policy.deadline)
-    finally:
-        LOG.removeHandler(handler)
-        handler.close()
+
+
+@contextlib.contextmanager
+def _alone(out: Path) -> Generator[None]:
+    """A ServerApp that lost its SuperLink may live on for a moment: one at a time for a folder."""
+    with out.with_name(f"{out.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def make_strategy(
@@ -93,7 +93,8 @@ def make_strategy(
     roster = read_roster(Path(str(options["roster"])))
     agreement = agreement_of(task, roster, policy.minimum, int(options.get("dishonest", 1)))
     key = read_signing_key(Path(str(options["signing-key"])))
-    return SecureStrategy(task.config, out, policy, data, agreement, key, model)
+    names = [card.name for card in roster.members]
+    return SecureStrategy(task.config, out, policy, data, agreement, key, model, names)
 
 
 def first_params(task: FederatedTask, model: Model) -> dict[str, np.ndarray]:

@@ -48,6 +48,7 @@ from agnosticfl.errors import check
 from agnosticfl.registry import MODELS
 from agnosticfl.runs.build import Built, assemble, build_channel
 from agnosticfl.runs.config import Config
+from agnosticfl.runs.records import Record
 from agnosticfl.runs.run import run
 
 
@@ -106,6 +107,7 @@ class AgnosticStrategy(Strategy):
             self.folder,
             resume=True,
             make_built=lambda config, _lanes, _tuner: self._built(config, grid, result),
+            on_round=_say_done,
             say=LOG.info,
         )
         return result
@@ -175,6 +177,7 @@ class AgnosticStrategy(Strategy):
             messages,
             attempt,
             seconds=self.policy.deadline,
+            stage="work",
             enough=self.policy.clients,
             refusal=functools.partial(self.refusal, sent),
         )
@@ -242,6 +245,14 @@ class AgnosticStrategy(Strategy):
         """Why a total cannot be what so many honest clients add up to; None if it can."""
         adders = Adders(sent.alpha, clients, holders)
         return why_implausible(self.channel, sent.channel_state, total, adders)
+
+
+def _say_done(record: Record) -> None:
+    """A line of the log with the round's record in it."""
+    losses = [loss for loss in record["loss"] if loss is not None]
+    fields = {"event": "round", "round": record["round"], "seconds": record["seconds"]}
+    fields |= {"worst": max(losses, default=float("nan")), "record": record}
+    LOG.info("round %(round)d is done in %(seconds).1f s; the worst loss is %(worst).4g", fields)
 
 
 def _sum(content: RecordDict) -> ArrayRecord:

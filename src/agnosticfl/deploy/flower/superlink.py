@@ -9,11 +9,14 @@ socket in the file system. But the kernel knows whose a local connection is.
 """
 
 import importlib
+import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
+
+from agnosticfl.deploy.seeing.logs import TextLines
 
 TABLE = Path("/proc/net/tcp")
 
@@ -79,6 +82,8 @@ def main() -> None:
     module: Any = importlib.import_module("flwr.superlink.main")
     command: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
     theirs = module.create_app
+    for handler in logging.getLogger("flwr").handlers:
+        handler.setFormatter(TextLines())
 
     def create_app(*args: Any, **options: Any) -> Any:
         app = theirs(*args, **options)

@@ -58,6 +58,11 @@ class Buckets:
         self.held[who] = (max(tokens - 1.0, 0.0) if tokens >= 1.0 else tokens, now)
         return tokens >= 1.0
 
+    def back(self, who: object) -> None:
+        """Puts back the token that `who` took last."""
+        tokens, then = self.held[who]
+        self.held[who] = (min(self.full, tokens + 1.0), then)
+
     def _forget(self, now: float) -> None:
         """Drops full buckets, which are as good as none; if all are in use, all."""
         kept = {

@@ -18,6 +18,8 @@ from typing import NamedTuple, NoReturn
 from agnosticfl.deploy.flower.pinned import SUPERNODE, write_launcher
 from agnosticfl.deploy.gate.settings import Settings, as_json
 from agnosticfl.deploy.node import settings as node
+from agnosticfl.deploy.seeing import settings as page
+from agnosticfl.deploy.seeing.settings import PageSettings
 
 CONNECTION = "federation"  # what Flower's configuration calls the one SuperLink it knows
 PATIENCE = 60.0  # seconds for a process to start or to stop
@@ -112,6 +114,11 @@ def superlink_command(port: int, keys: Path, database: Path) -> list[str]:
 def gate_command(settings: Settings) -> list[str]:
     """The gate, by which alone the world reaches a SuperLink."""
     return [sys.executable, "-m", "agnosticfl.deploy.gate.serve", as_json(settings)]
+
+
+def page_command(settings: PageSettings) -> list[str]:
+    """The page on which a server can be looked at."""
+    return [sys.executable, "-m", "agnosticfl.deploy.seeing.serve", page.as_json(settings)]
 
 
 def client_command(

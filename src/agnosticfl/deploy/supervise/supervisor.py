@@ -5,16 +5,25 @@ Flower does not go on with a run that lost its SuperLink or its ServerApp. Its s
 folder after every round, so a new Flower run goes on from there.
 """
 
+import contextlib
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+import psutil
+
 from agnosticfl.deploy.gate.limits import Limits
+from agnosticfl.deploy.gate.members import read_member
 from agnosticfl.deploy.gate.settings import Settings
 from agnosticfl.deploy.keys import make_authority
 from agnosticfl.deploy.node.kept import versions
+from agnosticfl.deploy.seeing.logs import put_away
+from agnosticfl.deploy.seeing.settings import PageSettings, address_of
+from agnosticfl.deploy.seeing.status import LINES, SERVER, Client, Line, Server, write
 from agnosticfl.deploy.supervise import children as processes
 from agnosticfl.deploy.supervise.children import Child, Failed, Link
 from agnosticfl.deploy.task import NO_PROGRESS
@@ -25,6 +34,7 @@ if TYPE_CHECKING:
 
 LOOK = 0.2  # seconds between two looks at the run folder
 ASK = 2.0  # and between two questions to the SuperLink
+LOGS = ("superlink.log", "gate.log", "page.log")  # in the state folder
 TRIES = 3  # runs in a row that may end without a round done
 
 
@@ -39,6 +49,7 @@ class Service(NamedTuple):
     port: int
     options: Mapping[str, Any]  # of the run
     limits: Limits = Limits()  # of the gate
+    page: PageSettings | None = None  # where it can be looked at, if anywhere
 
 
 class Supervisor:
@@ -51,7 +62,7 @@ class Supervisor:
     """
 
     def __init__(self, service: Service, say: Callable[[str], Any] = lambda _: None):
-        self.service, self.say = service, say
+        self.service, self.say = service, self._noted(say)
         home, self._inner = (service.state / name for name in ("flwr", "inner"))
         self.link = Link("", (self._inner / "ca.pem").resolve(), home.resolve())
         host = processes.LOOPBACK if service.host == "0.0.0.0" else service.host
@@ -59,7 +70,16 @@ class Supervisor:
         self.entrance = Link(f"{host}:{service.port}", authority, home.resolve())
         self.superlink: Child | None = None
         self.gate: Child | None = None
-        self._known: set[Path] = set()  # public keys of clients that are registered
+        self.page: Child | None = None
+        self._kept: Server | None = None  # what is written of `shown`
+        self._known: dict[Path, bytes] = {}  # public keys of clients that are registered
+        self.shown = Server(
+            pid=os.getpid(),
+            started=psutil.Process().create_time(),
+            out=str(service.out.resolve()),
+            address=f"{service.host}:{service.port}",
+            page="" if service.page is None else address_of(service.page),
+        )
 
     def __enter__(self) -> "Supervisor":
         return self
@@ -69,7 +89,7 @@ class Supervisor:
 
     def _down(self) -> None:
         """Ends both, or what a dead SuperLink left: its ServerApp lives on for a while."""
-        for child in (self.gate, self.superlink):
+        for child in (self.page, self.gate, self.superlink):
             if child is not None:
                 child.stop()
 
@@ -77,7 +97,7 @@ class Supervisor:
         """Makes sure that a SuperLink runs behind its gate and knows its clients."""
         if self.superlink is None or not self.superlink.alive():
             self._down()
-            self.gate = None
+            self.gate = self.page = None
             if processes.listening(self.entrance.address):
                 raise Failed(f"something listens on {self.entrance.address} already")
             self.superlink = self._start_superlink()
@@ -95,6 +115,22 @@ class Supervisor:
                 self.gate.stop()
             self.gate = self._start_gate()
             self._wait_for(self.entrance, self.gate, "the gate")
+        self._show_page()
+
+    def _show_page(self) -> None:
+        """Makes sure that the page is there; without one the run goes on all the same."""
+        settings = self.service.page
+        if settings is None or (self.page is not None and self.page.alive()):
+            return
+        try:
+            if self.page is not None:
+                self.say("the page's process died")
+                self.page.stop()
+            self.page = self._start_page(settings)
+        except Failed as error:
+            self.say(f"there is no status page: {error}")
+            self.service = self.service._replace(page=None)
+            self.show(page="")
 
     def _start_superlink(self) -> Child:
         """On a free port of loopback, with a certificate of its own that lives as long as it."""
@@ -123,12 +159,56 @@ class Supervisor:
         command = processes.gate_command(settings)
         return processes.start(command, self.link.home, service.state / "gate.log")
 
+    def _start_page(self, settings: PageSettings) -> Child:
+        place = f"{settings.host}:{settings.port}"
+        if processes.listening(place):
+            raise Failed(f"something listens on {place} already")
+        self.show()  # so that there is something to see
+        command = processes.page_command(settings)
+        page = processes.start(command, self.link.home, self.service.state / "page.log")
+        try:
+            processes.wait_until(lambda: processes.listening(place), page, "the page")
+        except Failed:
+            page.stop()
+            raise
+        return page
+
+    def _noted(self, say: Callable[[str], Any]) -> Callable[[str], Any]:
+        """Says it, and keeps the last lines for whoever looks later."""
+
+        def both(text: str) -> None:
+            said = (*self.shown.said, Line(time.time(), text))[-LINES:]
+            self.show(said=said)
+            say(text)
+
+        return both
+
+    def show(self, **changes: Any) -> None:
+        """Keeps what is known of the server for `deploy status`, if that is not there already."""
+        self.shown = msgspec.structs.replace(self.shown, **changes)
+        if self.service.state.is_dir() and self.shown != self._kept:
+            with contextlib.suppress(OSError):  # a full disc ends nothing here
+                write(self.service.state, SERVER, self.shown)
+                self._kept = self.shown
+
+    def _look(self, operator: "Operator") -> None:
+        """Who is connected now."""
+        names = {key: path.stem for path, key in self._known.items()}
+        clients = [
+            Client(names[node.key], str(node.number), node.status)
+            for node in operator.nodes()
+            if node.key in names
+        ]
+        self.show(clients=tuple(sorted(clients, key=lambda client: client.name)))
+
     def _wait_for(self, link: Link, child: Child, what: str) -> None:
         processes.wait_until(lambda: processes.listening(link.address), child, what)
 
     def register(self) -> None:
         """Lets in the clients whose public keys lie in clients/ and were not let in before."""
         files = sorted((self.service.keys / "clients").glob("*.pub"))
+        for path in self._known.keys() - set(files):
+            del self._known[path]
         new = [path for path in files if path not in self._known]
         if not new:
             return
@@ -136,7 +216,9 @@ class Supervisor:
             for path in new:
                 if operator.register(path):  # else known from before: the SuperLink remembers
                     self.say(f"client {path.stem} may connect")
-                self._known.add(path)
+                known = read_member(path)
+                self._known[path] = b"" if known is None else known[0]
+            self._look(operator)
 
     def serve(
         self,
@@ -170,12 +252,15 @@ class Supervisor:
     def start_run(self) -> int:
         """Starts a Flower run of the app; its number."""
         options = {**self.service.options, "out": str(self.service.out.resolve())}
+        options["state"] = str(self.service.state.resolve())
+        self.show(out=options["out"])
         with self.operator() as operator:
             return operator.start(self.service.app, options)
 
     def status(self, run: int) -> str:
         """What Flower says of a run: pending, running, finished:completed, finished:failed …"""
         with self.operator() as operator:
+            self._look(operator)
             for entry in operator.runs():
                 if entry.number == run:
                     return f"{entry.status} ({entry.details})"
@@ -208,6 +293,8 @@ class Supervisor:
             self.guard()
             if time.monotonic() - asked > ASK:
                 asked = time.monotonic()
+                for name in LOGS:
+                    put_away(self.service.state / name)
                 try:
                     self.register()
                     status = self.status(run)

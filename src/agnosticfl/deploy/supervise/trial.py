@@ -11,7 +11,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from agnosticfl.deploy.flower.decoy import ANSWER, DECOY, OWN, app_files
+from agnosticfl.deploy.flower.decoy import ANSWER, DECOY, OVER, OWN, app_files
 from agnosticfl.deploy.flower.pinned import LAUNCHER, REFUSAL, programs
 from agnosticfl.deploy.supervise import children as processes
 from agnosticfl.deploy.supervise.children import Link
@@ -68,6 +68,8 @@ def tried(link: Link, key: Path, supernode: bool) -> str:
         until = time.monotonic() + PATIENCE
         while child.alive() and time.monotonic() < until and not (place / DECOY).exists():
             if (place / OWN).exists() and over(place):
+                break
+            if not supernode and (place / OVER).exists():  # it works on them one after the other
                 break
             time.sleep(0.05)
     finally:
