@@ -21,11 +21,8 @@ from agnosticfl.runs.config import as_table, first_difference
 from agnosticfl.runs.records import METRICS
 
 LOCK = "run.lock"
-<<<<<<< HEAD
 SPENT = "privacy.json"
-=======
 DOMAINS = "domains.json"  # their names: what is reported of a run that is not finished needs them
->>>>>>> main
 
 
 @contextlib.contextmanager
@@ -160,12 +157,8 @@ def _clear(out: Path) -> None:
     """Removes a run; its configuration goes last, so that a crash leaves a folder that says so."""
     for name in ("checkpoints", "tensorboard", "models", "predictions"):
         shutil.rmtree(out / name, ignore_errors=True)
-<<<<<<< HEAD
-    for name in ("summary.json", METRICS, SPENT, ABOUT, "engine.json", "config.json"):
-=======
-    files = ("summary.json", METRICS, "privacy.json", ABOUT, "engine.json", DOMAINS, "config.json")
+    files = ("summary.json", METRICS, SPENT, ABOUT, "engine.json", DOMAINS, "config.json")
     for name in files:
->>>>>>> main
         (out / name).unlink(missing_ok=True)
 
 
