@@ -23,7 +23,7 @@ from tests.deploy.clients import numpy_client
 from tests.deploy.fake import FakeGrid
 from tests.deploy.federations import NODES, POLICY, assert_close, assert_same, toy
 
-ONCE = {"attempts": 1, "wait": 100.0}
+ONCE: dict[str, Any] = {"attempts": 1, "wait": 100.0}
 
 
 class Time:
