@@ -19,7 +19,7 @@ from agnosticfl.data.loaders import synthetic
 from agnosticfl.data.store import write_store
 from agnosticfl.deploy.flower.server_app import server_data
 from agnosticfl.deploy.gate.limits import MARGIN, Limits
-from agnosticfl.deploy.gate.routes import CALLS
+from agnosticfl.deploy.gate.routes import CALLS, CHECK
 from agnosticfl.deploy.supervise import children
 from agnosticfl.deploy.task import read_task
 from tests.helpers.command_line import called
@@ -186,9 +186,10 @@ def test_the_proxies_of_the_page_let_through_what_the_gate_does():
     assert nginx.split("|") == list(CALLS)
     assert "location / { return 404; }" in block("nginx")
     (caddy,) = re.findall(r"^ *path (.*)$", block("caddy"), re.MULTILINE)
-    assert caddy.split() == [f"/v1/fleet/{call}" for call in CALLS]
+    assert caddy.split() == [CHECK, *(f"/v1/fleet/{call}" for call in CALLS)]
+    assert f"location = {CHECK} {{" in block("nginx")
     for text in (block("nginx"), block("caddy")):
-        assert set(re.findall(r"/v1/\w+", text)) == {"/v1/fleet"}
+        assert set(re.findall(r"/v1/\w+", text)) == {"/v1/fleet", "/v1/federation"}
         assert text.count("{") == text.count("}")
 
 

@@ -118,6 +118,7 @@ class Gate:
             Counter(),
             self.superlink.client(),
             Refusals(self.said.append),
+            folder / "served.json",
         )
 
     def ask(

@@ -259,7 +259,7 @@ def test_any_file_in_the_folder_of_clients_is_a_key_or_none(tmp_path: Path, numb
 
 @fuzz.effort
 def test_any_settings_of_a_gate_are_right_or_one_line(number: int):
-    good = Settings("::1", 8443, "keys", "127.0.0.1:9092", "ca.pem", Limits())
+    good = Settings("::1", 8443, "keys", "127.0.0.1:9092", "ca.pem", Limits(), "served.json")
     assert from_json(as_json(good)) == good
 
     def read(data: bytes) -> None:

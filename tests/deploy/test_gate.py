@@ -16,6 +16,7 @@ from agnosticfl.deploy.gate.members import Members
 from agnosticfl.deploy.gate.refusals import LINES, Refusals
 from agnosticfl.deploy.gate.routes import (
     CALLS,
+    CHECK,
     METHOD,
     PATHS,
     PUBLIC_KEY,
@@ -68,6 +69,15 @@ def test_only_the_fleet_s_routes_of_flower_pass(gate: Gate, ann: Knock):
     registering = {"/v1/fleet/register-node", "/v1/fleet/unregister-node"}
     assert passed == PATHS == {p for _, p in routes if p.startswith("/v1/fleet/")} - registering
     assert {request.url.path for request in gate.superlink.requests} == passed
+
+
+def test_a_client_hears_who_it_is_and_a_stranger_nothing(gate: Gate, ann: Knock):
+    """By the gate itself: nothing of it comes to the SuperLink."""
+    answer = gate.ask(CHECK, ann.headers(), body=b"")
+    assert (answer.status_code, answer.json()["client"]) == (200, "ann")
+    assert refused(gate, gate.ask(CHECK, PROTOBUF, body=b""), 404, "no node key")
+    assert refused(gate, gate.ask(CHECK, ann.headers(), body=b"x"), 413, "ann sends 1 bytes")
+    assert refused(gate, gate.ask(CHECK, ann.headers(), "GET", b""), 404, "not for clients")
 
 
 def test_the_headers_are_those_of_flower():

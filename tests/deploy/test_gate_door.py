@@ -37,7 +37,9 @@ class Standing:
         self.trusted = ssl.create_default_context(cafile=str(place / "ca.pem"))
         self.superlink = StubSuperLink()
         port = children.free_port()
-        settings = Settings("127.0.0.1", port, str(place), "127.0.0.1:1", "", LIMITS)
+        settings = Settings(
+            "127.0.0.1", port, str(place), "127.0.0.1:1", "", LIMITS, str(place / "served.json")
+        )
         assert from_json(as_json(settings)) == settings
         config = configured(settings, self.superlink.client())
         passage: Any = config.app

@@ -6,6 +6,7 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from agnosticfl.deploy.gate.members import read_member
 from agnosticfl.deploy.keys import (
@@ -16,6 +17,7 @@ from agnosticfl.deploy.keys import (
     read_public_key,
     read_signing_key,
     read_verify_key,
+    renew_certificate,
     write_verify_key,
 )
 from agnosticfl.errors import BadInput
@@ -31,6 +33,47 @@ def test_the_keys_of_a_server_are_such_that_tls_takes_them(tmp_path: Path):
     for secret in ("server.key", "server.sign"):
         assert (tmp_path / secret).stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "clients").is_dir()
+
+
+def test_a_certificate_is_renewed_under_the_same_authority(tmp_path: Path):
+    """Names stay, or are others; key and certificate are new ones that fit."""
+    make_server_keys(tmp_path, ["fl.example.org", "127.0.0.1"], days=1)
+    authority, old = ((tmp_path / name).read_bytes() for name in ("ca.pem", "server.pem"))
+    until = renew_certificate(tmp_path)
+    assert (tmp_path / "ca.pem").read_bytes() == authority
+    assert (tmp_path / "server.pem").read_bytes() != old
+    root, leaf = (
+        x509.load_pem_x509_certificate((tmp_path / name).read_bytes())
+        for name in ("ca.pem", "server.pem")
+    )
+    leaf.verify_directly_issued_by(root)
+    assert leaf.not_valid_after_utc == until
+    assert (until - leaf.not_valid_before_utc).days == 825
+    assert (root.not_valid_after_utc - root.not_valid_before_utc).days >= 3650
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(name.value) for name in names] == ["fl.example.org", "127.0.0.1"]
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    for secret in ("server.key", "ca.key"):
+        assert (tmp_path / secret).stat().st_mode & 0o777 == 0o600
+    renew_certificate(tmp_path, ["new.example.org"])
+    leaf = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(name.value) for name in names] == ["new.example.org"]
+
+
+def test_without_the_key_of_its_authority_no_certificate_is_renewed(tmp_path: Path):
+    make_server_keys(tmp_path / "a", ["127.0.0.1"])
+    make_server_keys(tmp_path / "b", ["127.0.0.1"])
+    (tmp_path / "a" / "ca.key").write_bytes((tmp_path / "b" / "ca.key").read_bytes())
+    with pytest.raises(BadInput, match="is not the key of"):
+        renew_certificate(tmp_path / "a")
+    (tmp_path / "a" / "ca.key").write_text("nonsense")
+    with pytest.raises(BadInput, match="cannot be renewed"):
+        renew_certificate(tmp_path / "a")
+    (tmp_path / "a" / "ca.key").unlink()
+    with pytest.raises(BadInput, match=r"there is no .*ca\.key"):
+        renew_certificate(tmp_path / "a")
 
 
 def test_everybody_can_verify_what_the_server_signed(tmp_path: Path):

@@ -28,6 +28,7 @@ from agnosticfl.deploy.flower.own_app import OwnApp
 from agnosticfl.deploy.keys import make_authority, make_node_key
 from agnosticfl.deploy.node.settings import Settings, as_json, from_json
 from agnosticfl.errors import BadInput
+from tests.deploy.standing import standing
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,7 +94,7 @@ def test_every_message_is_answered_by_the_client_s_own_app_which_stays(line: Lin
     app = OwnApp(write_own(tmp_path), {})
     assert [warm.one_message(line.parts, app) for _ in range(3)] == [True, True, False]
     said = [reply.content.config_records["said"] for reply in line.sent]
-    assert [(s["number"], s["node"], s["when"]) for s in said] == [(1, 2, 300.0)] * 2  # two runs
+    assert [(s["number"], s["node"], s["when"]) for s in said] == [(1, 2, 3600.0)] * 2  # two runs
     assert (line.fabs, line.worked) == (0, [0.0, 0.0])  # how long it works is nobody's business
     assert not (tmp_path / "mark").exists()
 
@@ -237,7 +238,7 @@ def test_a_client_whose_server_is_not_there_tries_again_until_it_is_told_to_end(
     log = tmp_path / "log"
     with started(settings, log) as process:
         until = time.monotonic() + 60
-        while "retrying in" not in log.read_text():
+        while "127.0.0.1:9 does not answer" not in log.read_text():
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < until
             time.sleep(0.05)
@@ -253,3 +254,46 @@ def test_a_client_with_a_key_that_is_none_ends_with_one_line(settings: Settings,
         assert process.wait(60) == 2
     assert "error: " in (tmp_path / "log").read_text()
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_a_client_keeps_trying_until_its_key_is_registered(settings: Settings, tmp_path: Path):
+    """And says what is missing; the SuperLink behind this gate knows nobody, which is said too."""
+    keys, log = tmp_path / "keys", tmp_path / "log"
+    make_authority(keys, ["127.0.0.1"], days=2)
+    (keys / "clients").mkdir()
+    with standing(keys) as address:
+        own = settings._replace(server=address, authority=str(keys / "ca.pem"))
+        with started(own, log) as process:
+            until = time.monotonic() + 60
+            said = f"key: the server does not know {settings.key}"
+            while said not in log.read_text():
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            (keys / "clients" / "ann.pub").write_bytes((tmp_path / "ann.pub").read_bytes())
+            while "Failed to initialize the connection" not in log.read_text():
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+    assert log.read_text().count(said) == 1
+    assert "Traceback" not in log.read_text()
+
+
+def test_a_client_that_waiting_does_not_help_ends_with_the_reason(
+    settings: Settings, tmp_path: Path
+):
+    keys, log = tmp_path / "keys", tmp_path / "log"
+    make_authority(keys, ["127.0.0.1"], days=2)
+    (keys / "clients").mkdir()
+    with standing(keys) as address, started(settings._replace(server=address), log) as process:
+        assert process.wait(60) == 1
+    assert "error: certificate: it is not of the authority in --ca" in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+def test_flower_s_connection_ends_by_the_function_that_is_replaced():
+    module = importlib.import_module("flwr.supernode.fleet_http_connection")
+    assert module.flwr_exit is connections._not_let_in
+    assert "flwr_exit(" in inspect.getsource(module.http_request_response)

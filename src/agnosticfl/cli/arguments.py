@@ -25,3 +25,32 @@ Which = Annotated[
         " the mean of all.",
     ),
 ]
+
+# Of a client of a federation.
+App = Annotated[Path, typer.Option(metavar="DIR", help="The folder that `init` wrote.")]
+Roster = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Secure rounds: the roster that the keeper signed."),
+]
+Server = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server is.")]
+Authority = Annotated[Path, typer.Option("--ca", metavar="FILE", help="The server's ca.pem.")]
+NodeKey = Annotated[Path, typer.Option("--key", metavar="FILE", help="What `keys client` made.")]
+Data = Annotated[Path, typer.Option(metavar="STORE", help="This client's examples.")]
+When = Annotated[str, typer.Option(help="Join only when: any of idle,charging,unmetered.")]
+MinExamples = Annotated[int, typer.Option(help="Join only with so many examples.")]
+Fewest = Annotated[
+    int, typer.Option(help="Secure rounds: the fewest clients in a sum, and with a domain.")
+]
+Alone = Annotated[
+    str,
+    typer.Option(
+        metavar="DOMAINS",
+        help="Secure rounds: show sums of these domains with fewer holders, too: counts, losses"
+        " and what an evaluation counts.",
+    ),
+]
+Dishonest = Annotated[
+    int,
+    typer.Option(help="Secure rounds: clients of a round that may work for the server, or 5 %."),
+]
+State = Annotated[Path, typer.Option(metavar="FOLDER", help="Where Flower keeps its own things.")]

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,27 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from agnosticfl.cli.arguments import Algorithm, Resume, Rounds, Seed, Sets, Task
+from agnosticfl.cli.arguments import (
+    Algorithm,
+    Alone,
+    App,
+    Authority,
+    Data,
+    Dishonest,
+    Fewest,
+    MinExamples,
+    NodeKey,
+    Resume,
+    Roster,
+    Rounds,
+    Seed,
+    Server,
+    Sets,
+    State,
+    Task,
+    When,
+)
+from agnosticfl.cli.check import check as check_client
 from agnosticfl.cli.plain import Program
 from agnosticfl.cli.roster import fingerprint, keys_app, roster_app
 from agnosticfl.deploy.node.settings import LONGEST, MOST
@@ -20,18 +41,12 @@ deploy_app = Program(help="Run a federation of real machines.")
 deploy_app.add_typer(keys_app, name="keys")
 deploy_app.add_typer(roster_app, name="roster")
 deploy_app.command()(fingerprint)
+deploy_app.command("check")(check_client)
 
 PAGE, NOWHERE = "127.0.0.1:8001", "none"  # where a server's page is; what to say for no page
 WATCH = 1.0  # seconds between two looks of `status --watch`
 
 Secure = Annotated[bool, typer.Option("--secure", help="The server learns sums only.")]
-App = Annotated[Path, typer.Option(metavar="DIR", help="The folder that `init` wrote.")]
-Roster = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Secure rounds: the roster that the keeper signed."),
-]
-Server = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server is.")]
-Authority = Annotated[Path, typer.Option("--ca", metavar="FILE", help="The server's ca.pem.")]
 SuperNode = Annotated[
     bool,
     typer.Option(
@@ -39,7 +54,6 @@ SuperNode = Annotated[
         help="Clients are Flower's own SuperNodes, with a process for each message, and not warm.",
     ),
 ]
-State = Annotated[Path, typer.Option(metavar="FOLDER", help="Where Flower keeps its own things.")]
 
 
 @deploy_app.callback()
@@ -227,17 +241,20 @@ def server(
     """Serve a federation until its run is complete, whatever dies in between.
 
     Clients whose public keys are put in KEYS/clients, now or later, may connect; with a roster,
-    its members are put there, and others are taken out. All that the world reaches is a gate;
+    its members are put there, and others are taken out, now and whenever the keeper's next one
+    takes its place. All that the world reaches is a gate;
     Flower's SuperLink listens on this machine only.
     """
     from agnosticfl import report
     from agnosticfl.cli.console import messages, print_report
+    from agnosticfl.deploy.accepted import SERVED, accept
     from agnosticfl.deploy.app import PACKAGE
     from agnosticfl.deploy.gate.limits import MARGIN, Limits, limits_from
     from agnosticfl.deploy.registered import register_members
     from agnosticfl.deploy.roster import read_roster
     from agnosticfl.deploy.seeing.logs import FORMATS
     from agnosticfl.deploy.seeing.settings import address_of, page_settings
+    from agnosticfl.deploy.supervise import children as processes
     from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
     from agnosticfl.deploy.task import check_program, largest_message, read_task
     from agnosticfl.runs.tasks import parse_set
@@ -258,8 +275,14 @@ def server(
     needed = config.secure is not None
     check((roster is not None) == needed, f"--roster is {'' if needed else 'not '}needed: {app}")
     if roster is not None:
-        for line in register_members(read_roster(roster), keys / "clients"):
+        own = state / SERVED  # what is worked with: `roster` may change at any time
+        processes.private_folder(state)
+        for line in (
+            *accept(roster, own, anew=True),
+            *register_members(read_roster(own), keys / "clients"),
+        ):
             typer.echo(line)
+        options["roster"] = str(own.resolve())
         check((keys / "server.sign").is_file(), f"there is no {keys / 'server.sign'}")
         options["signing-key"] = str((keys / "server.sign").resolve())
     usual = Limits(message=MARGIN + largest_message(config))
@@ -267,7 +290,7 @@ def server(
     options["log"] = choose(log, FORMATS, "form of the log")
     check(page != NOWHERE or password is None, "--password needs a --page")
     place = None if page == NOWHERE else page_settings(page, state, keys, password)
-    service = Service(app, keys, state, out, host, port, options, limits, place)
+    service = Service(app, keys, state, out, host, port, options, limits, place, roster)
     if place is not None:
         messages(f"status page: {address_of(place)}")
 
@@ -284,35 +307,36 @@ def client(
     server: Server,
     authority: Authority,
     app: App,
-    key: Annotated[Path, typer.Option(metavar="FILE", help="What `keys client` made.")],
-    data: Annotated[Path, typer.Option(metavar="STORE", help="This client's examples.")],
-    when: Annotated[str, typer.Option(help="Join only when: any of idle,charging,unmetered.")] = "",
-    min_examples: Annotated[int, typer.Option(help="Join only with so many examples.")] = 1,
+    key: NodeKey,
+    data: Data,
+    when: When = "",
+    min_examples: MinExamples = 1,
     roster: Roster = None,
-    fewest: Annotated[
-        int,
-        typer.Option(help="Secure rounds: the fewest clients in a sum, and with a domain."),
-    ] = 3,
-    alone: Annotated[
-        str,
-        typer.Option(
-            metavar="DOMAINS",
-            help="Secure rounds: show sums of these domains with fewer holders, too: counts, losses"
-            " and what an evaluation counts.",
-        ),
-    ] = "",
-    dishonest: Annotated[
-        int,
-        typer.Option(
-            help="Secure rounds: clients of a round that may work for the server, or 5 %."
-        ),
-    ] = 1,
+    fewest: Fewest = 3,
+    alone: Alone = "",
+    dishonest: Dishonest = 1,
     new_roster: Annotated[
         bool,
         typer.Option(
             "--new-roster", help="Take this roster, though it does not follow the accepted one."
         ),
     ] = False,
+    audit: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where to write down what was asked and what left; STATE/audit.jsonl by default.",
+        ),
+    ] = None,
+    most_rounds: Annotated[
+        int, typer.Option(help="Take part in so many rounds of a run at most; 0: in all.")
+    ] = 0,
+    consent: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Take part only in runs whose names stand in FILE, one a line."
+        ),
+    ] = None,
     poll: Annotated[
         float,
         typer.Option(help="Seconds between two looks for work, when there was none for a while."),
@@ -333,6 +357,8 @@ def client(
     from agnosticfl.deploy.app import PACKAGE
     from agnosticfl.deploy.flower.secure_answers import own_member
     from agnosticfl.deploy.node import eligibility
+    from agnosticfl.deploy.node.allowance import ROUNDS
+    from agnosticfl.deploy.node.audit import FILE as AUDIT
     from agnosticfl.deploy.node.examples import held_domains
     from agnosticfl.deploy.supervise import children as processes
     from agnosticfl.deploy.supervise.trial import check_flower
@@ -348,9 +374,14 @@ def client(
     _check_store(agreed, data, "train")
     link = processes.Link(server, authority.resolve(), state.resolve())
     config: dict[str, str | int] = {"data": str(data.resolve())}
-    config |= {"when": when, "min-examples": min_examples}
+    config |= {"when": when, "min-examples": min_examples, "server": server}
     config |= {"figures": str(link.home / FIGURES)}
     processes.private_folder(link.home)
+    log = (audit or link.home / AUDIT).resolve()
+    check(log.parent.is_dir(), f"--audit is {log}, and there is no folder {log.parent}")
+    check(most_rounds >= 0, f"--most-rounds is {most_rounds}; it must be at least 0")
+    config |= {"audit": str(log), "most-rounds": most_rounds, "rounds": str(link.home / ROUNDS)}
+    config |= {} if consent is None else {"consent": str(consent.resolve())}
     if roster is not None:
         own = link.home / accepted.FILE  # what is worked with: `roster` may change at any time
         for line in accepted.accept(roster, own, new_roster):
@@ -368,6 +399,8 @@ def client(
         link, key.resolve(), app.resolve(), config, supernode=supernode, longest=poll
     )
     check_flower(link, key.resolve(), supernode)
+    if supernode:  # a warm client does so itself, whenever it connects
+        _let_in(link, key)
     processes.become(command, link.home)
 
 
@@ -379,8 +412,6 @@ def status(
     ] = False,
 ) -> None:
     """Show a server's clients and its run, on its own machine and as its own user."""
-    import time
-
     from rich.console import Console
     from rich.live import Live
 
@@ -398,6 +429,19 @@ def status(
             if not console.is_terminal:  # there is nothing to draw over
                 console.print(seen)
             time.sleep(WATCH)
+
+
+def _let_in(link: Any, key: Path) -> None:
+    """Waits until the server lets a client in; ends the program if it never will."""
+    from agnosticfl.deploy.node.reach import Waiting, reach
+
+    waiting = Waiting()
+    while (wrong := reach(link.address, link.authority, key).wrong) is not None:
+        if not wrong.waiting:
+            raise OSError(wrong.line())
+        if waiting.new(wrong.line()):
+            typer.echo(f"{wrong.line()}; it is tried again", err=True)
+        time.sleep(waiting.next())
 
 
 def _check_store(agreed: Any, path: Path, split: str) -> None:

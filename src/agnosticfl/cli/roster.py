@@ -36,6 +36,22 @@ def keys_server(
     typer.echo(f"{public}: for every client; the rest stays on the server")
 
 
+@keys_app.command("renew")
+def keys_renew(
+    folder: Annotated[Path, typer.Argument(metavar="KEYS", help="What `keys server` made.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Names or addresses of the server, if they are others than before."),
+    ] = None,
+) -> None:
+    """Renew a server's certificate. Clients keep their ca.pem, and a server that runs takes it."""
+    from agnosticfl.deploy.keys import renew_certificate
+
+    hosts = [*host, "127.0.0.1", "localhost"] if host else []
+    until = renew_certificate(folder, hosts)
+    typer.echo(f"{folder / 'server.pem'}: valid until {until:%Y-%m-%d}")
+
+
 @keys_app.command("client")
 def keys_client(
     key: Key,

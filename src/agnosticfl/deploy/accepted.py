@@ -21,6 +21,7 @@ from agnosticfl.deploy.roster import (
 from agnosticfl.errors import check
 
 FILE = "accepted.roster"  # in a client's state folder
+SERVED = "served.roster"  # in a server's
 
 
 def accept(path: Path, accepted: Path, anew: bool = False) -> list[str]:
@@ -47,7 +48,7 @@ def accept(path: Path, accepted: Path, anew: bool = False) -> list[str]:
 
 def check_follows(old: Roster, new: Roster, where: str) -> None:
     """Refuses a roster that does not come after the accepted one."""
-    anew = "if all members know of that, start the client with --new-roster"
+    anew = "if all members know of that, start the client with --new-roster, or the server again"
     check(new.keeper == old.keeper, f"{where} has another keeper than the accepted roster; {anew}")
     check(
         new.federation == old.federation,

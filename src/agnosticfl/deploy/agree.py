@@ -25,10 +25,17 @@ def agreement_of(task: FederatedTask, roster: Roster, fewest: int, dishonest: in
         server=bytes.fromhex(task.server_key),
         rounds=task.config.rounds,
         holdings=tuple(card.domains for card in roster.members),
-        terms={**terms(task), "roster": f"number {roster.serial}, {roster_digest(roster).hex()}"},
+        terms=terms_of(task, roster),
         fewest=fewest,
         dishonest=dishonest,
     )
+
+
+def terms_of(task: FederatedTask, roster: Roster | None) -> dict[str, str]:
+    """By name, what must be the same on all machines; with a roster if sums are secure."""
+    if roster is None:
+        return terms(task)
+    return {**terms(task), "roster": f"number {roster.serial}, {roster_digest(roster).hex()}"}
 
 
 def of_kind(agreement: Agreement, config: Config, kind: str) -> Agreement:

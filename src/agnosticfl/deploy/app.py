@@ -42,7 +42,7 @@ minimum = 0           # reports below which a round is abandoned and tried again
 over-selection = 1.3  # how many times as many clients are asked as are waited for
 deadline = 600.0      # seconds a client has for its work in a round
 step = 60.0           # seconds a client has for each other step of a secure round
-wait = 300.0          # seconds the server waits for enough clients to be connected
+wait = 3600.0         # seconds an attempt waits for enough clients that are connected and take part
 attempts = 5          # at one round, before the run ends as failed
 dishonest = 1         # secure rounds bear so many clients that work for the server, or 5 %
 """

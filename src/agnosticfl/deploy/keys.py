@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys and certificates of a federation: an authority of its own, and one key for each machine.
 
-ca.pem        the certificate that everybody trusts  server.pem, server.key  of the server
+ca.pem        the certificate that everybody trusts  ca.key                  with which it renews
+server.pem    the server's own certificate           server.key              its key
 server.sign   with which the server signs            server.verify           for everybody
 NAME.key      of one client, which keeps it          NAME.pub                for the server
 NAME.sign     to sign with, of a client or a keeper  NAME.verify             a keeper's public half
@@ -29,45 +30,101 @@ PublicKey = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey
 Key = TypeVar("Key")
 
 _OPENSSH = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH)
+_PKCS8 = (
+    serialization.Encoding.PEM,
+    serialization.PrivateFormat.PKCS8,
+    serialization.NoEncryption(),
+)
 _OPENSSH_PUBLIC = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 DAYS = 825  # that a certificate is valid
+AUTHORITY_DAYS = 3653  # and that of an authority that can make another one: ten years
 MOST_BYTES = 2**16  # of a file with a key
 # What `cryptography` raises for a key that is none; the second if it has a password.
 UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, NotImplementedError)
 
 
-def make_authority(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
-    """An authority that signs one certificate, of a server reached by `hosts` (names or addresses).
+def make_authority(
+    folder: Path, hosts: Sequence[str], days: int = DAYS, lasting: bool = False
+) -> None:
+    """An authority, and a certificate of it for a server reached by `hosts` (names or addresses).
 
-    The authority's own key is thrown away: there will never be another certificate of it.
+    Args:
+      lasting: keeps the authority's key, so that the certificate can be renewed; if not, there will
+        never be another one of it.
     """
-    check_new(*(folder / name for name in ("ca.pem", "server.pem", "server.key")))
+    check_new(*(folder / name for name in ("ca.pem", "ca.key", "server.pem", "server.key")))
     folder.mkdir(parents=True, exist_ok=True)
-    authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    authority = ec.generate_private_key(ec.SECP256R1())
     issuer = _name("agnosticfl federation")
-    root = _certificate(issuer, issuer, authority.public_key(), days)
+    root = _certificate(issuer, issuer, authority.public_key(), AUTHORITY_DAYS if lasting else days)
     root = root.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    leaf = _certificate(_name("agnosticfl server"), issuer, server.public_key(), days)
-    leaf = leaf.add_extension(x509.SubjectAlternativeName(list(map(_host, hosts))), critical=False)
-    leaf = leaf.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    for name, builder in (("ca.pem", root), ("server.pem", leaf)):
-        signed = builder.sign(authority, hashes.SHA256())
-        (folder / name).write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    write_secret(
-        folder / "server.key",
-        server.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        ),
+    signed = root.sign(authority, hashes.SHA256())
+    (folder / "ca.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    if lasting:
+        write_secret(folder / "ca.key", authority.private_bytes(*_PKCS8))
+    leaf, key = _server_certificate(authority, issuer, list(map(_host, hosts)), days)
+    (folder / "server.pem").write_bytes(leaf)
+    write_secret(folder / "server.key", key)
+
+
+def renew_certificate(
+    folder: Path, hosts: Sequence[str] = (), days: int = DAYS
+) -> datetime.datetime:
+    """Another certificate of the same authority in the place of a server's; until when it holds.
+
+    Args:
+      hosts: by which the server is reached; by default those of the old one.
+    """
+    file = folder / "ca.key"
+    check(
+        file.is_file(),
+        f"there is no {file}, so no certificate of this authority can be made; `deploy keys server`"
+        " makes keys anew in another folder, and every client needs its ca.pem",
     )
+    try:
+        authority = serialization.load_pem_private_key(read_small(file, MOST_BYTES), None)
+        root, old = (
+            x509.load_pem_x509_certificate(read_small(folder / name, MOST_BYTES))
+            for name in ("ca.pem", "server.pem")
+        )
+    except UNREADABLE as error:
+        raise BadInput(f"the certificates in {folder} cannot be renewed: {_line(error)}") from None
+    if not isinstance(authority, ec.EllipticCurvePrivateKey) or (
+        authority.public_key() != root.public_key()
+    ):
+        raise BadInput(f"{file} is not the key of {folder / 'ca.pem'}")
+    names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    leaf, key = _server_certificate(
+        authority, root.subject, list(map(_host, hosts)) or list(names), days
+    )
+    for name, content in (("server.key", key), ("server.pem", leaf)):
+        new = folder / f".{name}.new"
+        new.unlink(missing_ok=True)
+        write_secret(new, content)
+        new.replace(folder / name)
+    return x509.load_pem_x509_certificate(leaf).not_valid_after_utc
+
+
+def _server_certificate(
+    authority: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name,
+    hosts: Sequence[x509.GeneralName],
+    days: int,
+) -> tuple[bytes, bytes]:
+    """A server's certificate and its key, as PEM."""
+    server = ec.generate_private_key(ec.SECP256R1())
+    leaf = _certificate(_name("agnosticfl server"), issuer, server.public_key(), days)
+    leaf = leaf.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+    leaf = leaf.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    signed = leaf.sign(authority, hashes.SHA256())
+    return signed.public_bytes(serialization.Encoding.PEM), server.private_bytes(*_PKCS8)
 
 
 def make_server_keys(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
     """All keys of a server, and the folder for those of its clients."""
     check_new(folder / "server.sign", folder / "server.verify")
-    make_authority(folder, hosts, days)
+    make_authority(folder, hosts, days, lasting=True)
     write_verify_key(folder / "server.verify", make_signing_key(folder / "server.sign"))
     (folder / "clients").mkdir(exist_ok=True)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client's side of a federation: a Flower ClientApp around procedure CLIENT of Algorithm 1."""
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,9 +12,11 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from agnosticfl.core.federated import FederatedData, Splits
+from agnosticfl.deploy.flower import audited
 from agnosticfl.deploy.flower.records import (
     ARRAYS,
     DECLINED,
+    OVER,
     ROUND,
     SECURE,
     SUM,
@@ -64,6 +67,7 @@ def client_app(
     """
     app, place, compute = ClientApp(), Path(folder), contribute or jax_client()
     tasks, holdings, places = Kept[FederatedTask](), Kept[NodeData](), Kept[Any]()
+    noted: dict[str, Any] = {}  # of the message that is being answered, for the audit log
 
     def agreed() -> FederatedTask:
         return tasks.get(FILE, [place / FILE], lambda: read_task(place))
@@ -74,17 +78,21 @@ def client_app(
             _name(context), [place / FILE, *files], lambda: node_data(task, context)
         )
 
-    def declines(context: Context, examples: int) -> str | None:
-        reason = (policy or node_policy(context))(examples)
+    def declines(context: Context, examples: int, name: str) -> str | None:
+        allowed = audited.allowance_of(agreed(), context.node_config)
+        reason = allowed.unwilling(name) or (policy or node_policy(context))(examples)
         if reason is not None:
             LOG.info("not joining: %s", reason)
         return reason
 
-    def declined(context: Context, examples: int) -> RecordDict | None:
-        joins = declines(context, examples) is None
-        return None if joins else RecordDict({DECLINED: ConfigRecord()})
+    def declined(context: Context, examples: int, name: str) -> RecordDict | None:
+        reason = declines(context, examples, name)
+        noted.update({} if reason is None else {"why": reason})
+        return None if reason is None else RecordDict({DECLINED: ConfigRecord()})
 
-    def vector(message: Message, task: FederatedTask, own: NodeData) -> dict[str, np.ndarray]:
+    def vector(message: Message, context: Context, own: NodeData) -> dict[str, np.ndarray]:
+        task = agreed()
+        audited.allowance_of(task, context.node_config).take(round_name(message))
         t: Any = message.content.config_records[ROUND]["round"]
         arrays = to_arrays(message.content.array_records[ARRAYS])
         if (kind := sum_kind(message)) != TRAINING:
@@ -100,7 +108,9 @@ def client_app(
             params=below(arrays, "params."),
             alpha=arrays["alpha"],
         )
-        return answer(call, compute(call), below(arrays, "channel_state."))
+        sums = compute(call)
+        noted.update(audited.measured(own.data.num_examples, sums))
+        return answer(call, sums, below(arrays, "channel_state."))
 
     def train(message: Message, context: Context) -> RecordDict:
         if SECURE in message.content:
@@ -108,14 +118,26 @@ def client_app(
         if "roster" in context.node_config:
             raise Refused("this node takes part in secure rounds only")
         own = own_data(context)
-        return declined(context, own.data.num_examples) or RecordDict(
-            {SUM: to_record(vector(message, agreed(), own))}
+        return declined(context, own.data.num_examples, round_name(message)) or RecordDict(
+            {SUM: to_record(vector(message, context, own))}
         )
 
     def join(message: Message, context: Context) -> RecordDict:
         follow_roster(context)
-        declines = declined(context, own_data(context).data.num_examples)
-        return declines or step(message, context)
+        examples = own_data(context).data.num_examples
+        return declined(context, examples, round_name(message)) or step(message, context)
+
+    def over(message: Message, context: Context) -> RecordDict:
+        del context
+        said = message.content.config_records[OVER]
+        noted.update({"rounds": said.get("rounds")})
+        LOG.info("the run %s has ended, says the server: %s rounds", agreed().run, said["rounds"])
+        return RecordDict()
+
+    def write_down(message: Message, context: Context, event: str, content: Any, why: str) -> None:
+        more = {**noted, **({"why": why} if why else {})}
+        line = audited.entry(message, context, agreed(), event, content, more)
+        (audited.write_failure if content is None else audited.write)(context, line)
 
     def step(message: Message, context: Context) -> RecordDict:
         from agnosticfl.deploy.flower.secure_answers import own_member, secure_answer
@@ -137,45 +159,80 @@ def client_app(
             for part in (data.data, *data.kept.values()):
                 consent.check_stated(held_domains(part), own.agreement.holdings[own.place])
             if kind != TRAINING:  # sums of each domain by itself: none has more weight than others
-                return vector(message, task, data), task.domains
+                return vector(message, context, data), task.domains
             alpha = to_arrays(message.content.array_records[ARRAYS])["alpha"]
             least = float((task.config.secure or {}).get("least_alpha", 0))
             weighty = consent.weighty(alpha, task.domains, least)
-            return vector(message, task, data), weighty
+            return vector(message, context, data), weighty
 
         def declines_next() -> str | None:
-            return declines(context, own_data(context).data.num_examples)
+            examples = own_data(context).data.num_examples
+            return declines(context, examples, round_name(message, 1))
 
         memory = Path(str(context.node_config["memory"]))
         return secure_answer(own, memory, message, work, declines_next)
 
-    app.train()(discreet(train))
-    app.query("join")(discreet(join))
-    app.query("secure")(discreet(step))
+    def entered(handler: Handler) -> Callable[[Message, Context], Message]:
+        """A handler whose work is in the audit log."""
+
+        def fresh(message: Message, context: Context) -> RecordDict:
+            noted.clear()
+            return handler(message, context)
+
+        return discreet(fresh, write_down)
+
+    app.train()(entered(train))
+    app.query("join")(entered(join))
+    app.query("secure")(entered(step))
+    app.query("over")(entered(over))
     return app
 
 
-def discreet(
-    handler: Callable[[Message, Context], RecordDict],
-) -> Callable[[Message, Context], Message]:
-    """A handler whose failures stay on the client: an exception may quote its data."""
+Handler = Callable[[Message, Context], RecordDict]
+# (message, context, event, what is answered, why nothing is) -> written down.
+WriteDown = Callable[[Message, Context, str, RecordDict | None, str], None]
+
+
+def discreet(handler: Handler, write_down: WriteDown) -> Callable[[Message, Context], Message]:
+    """A handler whose failures stay on the client: an exception may quote its data.
+
+    What it answers is written down before that leaves.
+    """
 
     def handle(message: Message, context: Context) -> Message:
+        kind = message.metadata.message_type
         try:
             content = handler(message, context)
             content[ROUND] = same_attempt(message.content.config_records[ROUND])
+            write_down(message, context, audited.event_of(message, content), content, "")
             return Message(content, reply_to=message)
         except Refused as error:  # of the server's own making: it may hear of it
-            LOG.warning("%s: refused: %s", message.metadata.message_type, error)
-            return Message(Error(code=0, reason=f"refused: {error}"), reply_to=message)
+            LOG.warning("%s: refused: %s", kind, error)
+            reason, event, why = f"refused: {error}", "refused", str(error)
         except BadInput as error:  # says in one line what to do
-            LOG.error("%s: this client cannot answer: %s", message.metadata.message_type, error)
-            return Message(Error(code=0, reason="its own log says why"), reply_to=message)
+            LOG.error("%s: this client cannot answer: %s", kind, error)
+            reason, event, why = "its own log says why", "failed", "the client's log says why"
         except Exception:
-            LOG.exception("%s: this client cannot answer", message.metadata.message_type)
-            return Message(Error(code=0, reason="its own log says why"), reply_to=message)
+            LOG.exception("%s: this client cannot answer", kind)
+            reason, event, why = "its own log says why", "failed", "the client's log says why"
+        with contextlib.suppress(Exception):  # what failed may be what writes
+            write_down(message, context, event, None, why)
+        return Message(Error(code=0, reason=reason), reply_to=message)
 
     return handle
+
+
+def round_name(message: Message, later: int = 0) -> str:
+    """By what a client counts the rounds that it takes part in, this one or one of the next.
+
+    Of a round of secure sums it opens one, however often that is tried; in the clear each answer
+    counts, since the server can read each. Sums of other kinds have numbers of their own.
+    """
+    asked = message.content.config_records[ROUND]
+    t: Any = asked["round"]
+    kind = sum_kind(message)
+    name = str(t + later) if kind == TRAINING else f"{kind} {t}"
+    return name if SECURE in message.content else f"{name} {asked['token']}"
 
 
 def _name(context: Context) -> tuple[Any, ...]:

@@ -67,6 +67,11 @@ class Coming:
         return self._preparation.stage if self._preparation else "joins"
 
     @property
+    def joined(self) -> Collection[int]:
+        """The nodes that want to take part."""
+        return self._joining.keys()
+
+    @property
     def prepared(self) -> Prepared | None:
         """The round, once it is ready for its sum."""
         return self._preparation.prepared if self._preparation else None

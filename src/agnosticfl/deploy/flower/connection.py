@@ -9,7 +9,7 @@ import contextlib
 import importlib
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from flwr.app import Message
 
@@ -17,6 +17,7 @@ from agnosticfl.deploy.keys import read_node_key
 from agnosticfl.errors import BadInput
 
 _node: Any = importlib.import_module("flwr.supernode.start_client_internal")
+_http: Any = importlib.import_module("flwr.supernode.fleet_http_connection")
 _objects: Any = importlib.import_module("flwr.supercore.inflatable.inflatable_object")
 _parts: Any = importlib.import_module("flwr.supercore.inflatable.inflatable_utils")
 # What a call ends with if the run is over; no `Exception`.
@@ -36,9 +37,23 @@ class Connection(NamedTuple):
     confirm: Callable[[int, str], None]
 
 
+class NotLetIn(Exception):
+    """The server knows the client's key, but does not (yet) let it work."""
+
+
+def _not_let_in(_code: int, message: str = "") -> NoReturn:
+    """Flower would end the process; ours says why, and may try again."""
+    raise NotLetIn(" ".join(message.split()))
+
+
+_http.flwr_exit = _not_let_in
+
+
 @contextlib.contextmanager
 def connected(server: str, authority: Path, key: Path) -> Generator[Connection]:
     """A connection that lasts, whatever happens to the network, until the block ends.
+
+    `NotLetIn` if the server does not want it.
 
     Args:
       server: host:port.

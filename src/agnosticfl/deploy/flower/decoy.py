@@ -128,7 +128,7 @@ def main(place: Path, command: list[str]) -> None:
         if command[0] == SUPERNODE:
             program.flower_supernode()
         else:
-            warm.main(command[-1])
+            warm.main(command[-1], lambda *_: "")
     except Exception:
         traceback.print_exc()
         os._exit(1)  # a thread of Flower's would go on

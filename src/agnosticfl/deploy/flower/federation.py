@@ -26,6 +26,7 @@ LOG = logging.getLogger("flwr")  # Flower's own, so that `flwr log` shows these 
 
 SHORTEST, LONGEST = 0.05, 1.0  # seconds between two looks for replies, or for clients
 SHARE = 0.2  # of the time waited so far: what waiting may add
+UNWILLING = "does not join"  # what is said of a client that declines
 
 
 class RoundPolicy(NamedTuple):
@@ -36,7 +37,7 @@ class RoundPolicy(NamedTuple):
     over_selection: float = 1.3  # this many times c clients are asked (secure: `enough_vectors`)
     deadline: float = 600.0  # seconds for a client's work
     step: float = 60.0  # seconds for each of the other steps of a secure round
-    wait: float = 300.0  # seconds to wait for enough clients to be connected
+    wait: float = 3600.0  # seconds to wait for enough clients that are connected and take part
     attempts: int = 5  # at one round, before the run ends as failed
 
 
@@ -96,11 +97,20 @@ class Attempt(NamedTuple):
 
 
 def select(
-    grid: Grid, policy: RoundPolicy, seed: int, attempt: Attempt, without: Collection[int] = ()
+    grid: Grid,
+    policy: RoundPolicy,
+    seed: int,
+    attempt: Attempt,
+    without: Collection[int] = (),
+    last: Collection[int] = (),
 ) -> list[int]:
-    """The clients that are asked, drawn among those connected now, without some."""
+    """The clients that are asked, drawn among those connected now, without some.
+
+    Args:
+      last: those that are asked only if there are not enough others.
+    """
     begun, told = time.monotonic(), -1
-    while len(nodes := sorted(grid.get_node_ids())) < policy.clients:
+    while len(nodes := sorted(set(grid.get_node_ids()) - set(without))) < policy.clients:
         waited = time.monotonic() - begun
         if len(nodes) != told and policy.wait > 0:
             told = len(nodes)
@@ -109,15 +119,15 @@ def select(
         if waited > policy.wait:
             break
         time.sleep(pause(waited))
-    nodes = [node for node in nodes if node not in without]
     if len(nodes) < policy.minimum:
         raise Abandoned(f"{len(nodes)} clients are connected, and {policy.minimum} are needed")
     wanted = num_asked(policy)
     # Numbers of nodes need all 64 bits: only their places in the list are drawn.
     # Looks at a model are by the same clients, so that they can be compared.
-    drawn = 0 if attempt.kind == EVALUATION else attempt.round
-    rng = np.random.default_rng([seed, drawn, attempt.number])
-    return [nodes[place] for place in rng.permutation(len(nodes))[:wanted]]
+    draw = 0 if attempt.kind == EVALUATION else attempt.round
+    rng = np.random.default_rng([seed, draw, attempt.number])
+    drawn = [nodes[place] for place in rng.permutation(len(nodes))]
+    return sorted(drawn, key=lambda node: node in last)[:wanted]
 
 
 def say(
@@ -148,6 +158,7 @@ class Gathered(NamedTuple):
 
     replies: list[Message]  # those that are usable
     refused: int  # those whose content cannot be right
+    declined: frozenset[int] = frozenset()  # the nodes that do not join
 
 
 def gather(
@@ -176,7 +187,7 @@ def gather(
     say(attempt, "stage", "%(stage)s: %(asked)d are asked", about)
     sent = zip(grid.push_messages(messages), messages, strict=True)
     waiting = {number: message.metadata.dst_node_id for number, message in sent if number}
-    replies, refused, come = list[Message](), 0, 0
+    replies, refused, come, declined = list[Message](), 0, 0, set[int]()
     begun = last = time.monotonic()
     while waiting and come != enough:
         for reply in grid.pull_messages(list(waiting)):
@@ -193,6 +204,11 @@ def gather(
             if lost is None and wrong is None:
                 replies.append(reply)
                 come += counts
+                continue
+            if lost == UNWILLING:  # which is nothing that went wrong
+                declined.add(node)
+                words = "%(stage)s: client %(client)s %(why)s"
+                _say_of(node, attempt, "declined", words, {**about, "why": lost})
                 continue
             refused += wrong is not None
             reason = lost or f"is refused: {wrong}"
@@ -213,7 +229,7 @@ def gather(
     came = {"came": len(replies) if counted is None else come, "seconds": time.monotonic() - begun}
     words = "%(stage)s: %(came)d of %(asked)d in %(seconds).1f s"
     say(attempt, "answers", words, {**about, **came})
-    return Gathered(replies, refused)
+    return Gathered(replies, refused, frozenset(declined))
 
 
 def _say_of(
@@ -233,7 +249,7 @@ def _no_answer(reply: Message, node: int) -> str | None:
         return f"failed: {' '.join((reply.error.reason or 'no reason given').split())[-300:]}"
     if reply.metadata.src_node_id != node:
         return f"was answered for by node {reply.metadata.src_node_id}"
-    return "does not join" if DECLINED in reply.content else None
+    return UNWILLING if DECLINED in reply.content else None
 
 
 def _foreign(content: RecordDict, attempt: Attempt) -> str | None:

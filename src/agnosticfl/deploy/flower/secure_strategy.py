@@ -17,7 +17,7 @@ it is being opened is given up: the model stays as it was.
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,8 +48,9 @@ from agnosticfl.deploy.flower.federation import (
 )
 from agnosticfl.deploy.flower.records import AHEAD, ARRAYS, REQUEST, ROUND, SECURE, to_record
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy, Way
+from agnosticfl.deploy.flower.willing import Looking
 from agnosticfl.deploy.task import EVALUATION, TRAINING, most_clients
-from agnosticfl.errors import check
+from agnosticfl.errors import BadInput, check
 from agnosticfl.files import write_bytes
 from agnosticfl.runs.config import Config
 from agnosticfl.secagg.agreement import (
@@ -97,6 +98,12 @@ class SecureStrategy(AgnosticStrategy):
             f"over-selection {policy.over_selection} asks {asked} clients, and the numbers of a sum"
             f" have room for {room}; make the app with --set secure.most_clients={asked}",
         )
+        # Agreement and members as they are now.
+        self.follow: Callable[[], tuple[Agreement, Sequence[str]]] = lambda: (
+            self.agreement,
+            self.members,
+        )
+        self._asks_for: tuple[SecureStrategy, str] | None = None  # whose sums of another kind
         self._last = 0  # number of the last secure round
         self._cheats = blame.Blame()  # for the whole run
         self._losses = blame.Blame()  # since the last sum
@@ -117,7 +124,7 @@ class SecureStrategy(AgnosticStrategy):
         place.mkdir(exist_ok=True)
         # Reports are of one round after the other; what a model was judged by is asked for again.
         other._kept = place / (f"{kind}-{number}" if kind == EVALUATION else kind)
-        other._next = None
+        other._next, other._asks_for = None, (self, kind)
         return other
 
     def learn_from(self, other: Any) -> None:
@@ -146,6 +153,7 @@ class SecureStrategy(AgnosticStrategy):
         bits: int,
     ) -> np.ndarray:
         """The sum of one secure round."""
+        self._follow(grid, attempt)
         coming = self._prepared(grid, attempt)
         sent = wire.digest(attempt.round, arrays)
         opening = Opening(coming.prepared, attempt.round, length, short, bits, sent)  # type: ignore[arg-type]
@@ -171,6 +179,44 @@ class SecureStrategy(AgnosticStrategy):
         write_bytes(self._kept, self._name(attempt.round, sent) + total.tobytes())
         return total
 
+    def _follow(self, grid: Grid, attempt: Attempt) -> None:
+        """Goes on with another roster, if there is one: members came, went or have new keys.
+
+        Who cheated stays left out, wherever it stands now.
+        """
+        if self._asks_for is not None:
+            self._follow_with(*self._asks_for, grid, attempt)
+            return
+        old = self.agreement
+        try:
+            new, members = self.follow()
+        except BadInput as error:
+            LOG.warning("round %d: the roster stays as it was: %s", attempt.round, error)
+            return
+        if new is old or new == old:
+            return
+        ahead, self._next = self._next, None
+        self._end(grid, ahead, attempt)
+        self.agreement, self._places, self._losses = check_agreement(new), {}, blame.Blame()
+        self.members = tuple(members)
+        keys = {key: place for place, key in enumerate(new.roster)}
+        named = self._cheats.named.items()
+        stay = {keys[old.roster[at]]: why for at, why in named if old.roster[at] in keys}
+        self._cheats = blame.Blame(named=stay)
+        LOG.info(
+            "round %d: from now on with the roster %s", attempt.round, new.terms.get("roster", "")
+        )
+
+    def _follow_with(
+        self, whole: "SecureStrategy", kind: str, grid: Grid, attempt: Attempt
+    ) -> None:
+        """The same for a kind of sums: with the strategy that asks for them; they share blame."""
+        whole.learn_from(self)
+        whole._follow(grid, attempt._replace(kind=TRAINING))
+        self.agreement = of_kind(whole.agreement, self.config, kind)
+        self.members, self._places = whole.members, whole._places
+        self._cheats, self._losses = whole._cheats, whole._losses
+
     def _prepared(self, grid: Grid, attempt: Attempt) -> Coming:
         """A round that is ready for its sum: one that was prepared ahead, or another."""
         ahead, self._next = self._next, None
@@ -179,19 +225,31 @@ class SecureStrategy(AgnosticStrategy):
         if ahead is not None and ahead.prepared and not ahead.nodes.keys() & self._cheats.named:
             return ahead
         self._end(grid, ahead, attempt)
-        known = {node for node, place in self._places.items() if place in self._cheats.named}
-        asked = select(grid, self.policy, self.config.seed, attempt, known)
-        coming = self._coming(asked, attempt)
+        coming = self._joined(grid, attempt)
         try:
             while coming.requests:
                 self._ask(grid, coming, attempt)
         except (Refused, Abandoned) as error:
             self._end(grid, coming, attempt)
-            if coming.nodes:  # else nobody was in it
-                self._learn(coming, None, attempt)
+            self._learn(coming, None, attempt)
             raise Abandoned(str(error)) from None
         self._note_cheats(coming.cheated, attempt)
         return coming
+
+    def _joined(self, grid: Grid, attempt: Attempt) -> Coming:
+        """A round that enough clients have joined. Until then nobody has lost anything."""
+        known = {node for node, place in self._places.items() if place in self._cheats.named}
+        looking = Looking(self.policy, attempt)
+        while True:
+            asked = select(grid, self.policy, self.config.seed, attempt, known, looking.unwilling)
+            coming = self._coming(asked, attempt)
+            try:
+                self._ask(grid, coming, attempt)
+                return coming
+            except Refused as error:
+                connected = set(grid.get_node_ids()) - known
+                if not looking.again(asked, coming.joined, connected, str(error)):
+                    raise Abandoned(str(error)) from None
 
     def _following(self, grid: Grid, attempt: Attempt) -> Coming | None:
         """The round after this one, to be prepared beside it."""

@@ -17,6 +17,7 @@ from agnosticfl.core.federated import About, FederatedData, Splits, no_examples
 from agnosticfl.core.model import Model
 from agnosticfl.data.sources.store import about
 from agnosticfl.data.store import open_store
+from agnosticfl.deploy.flower.farewell import say_farewell
 from agnosticfl.deploy.flower.federation import LOG, RoundPolicy
 from agnosticfl.deploy.flower.records import to_record
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
@@ -64,6 +65,7 @@ def play(
         strategy = make_strategy(task, options, policy, out, model)
         first = first_params(task, model or MODELS.build(task.config.model, "model"))
         strategy.start(grid, to_record(first), task.config.rounds, policy.deadline)
+        say_farewell(grid, task.config.rounds)
 
 
 @contextlib.contextmanager
@@ -88,13 +90,25 @@ def make_strategy(
     from agnosticfl.deploy.agree import agreement_of
     from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
     from agnosticfl.deploy.keys import read_signing_key
+    from agnosticfl.deploy.node.kept import Kept
     from agnosticfl.deploy.roster import read_roster
+    from agnosticfl.secagg.agreement import Agreement
 
-    roster = read_roster(Path(str(options["roster"])))
-    agreement = agreement_of(task, roster, policy.minimum, int(options.get("dishonest", 1)))
+    file, kept = Path(str(options["roster"])), Kept[tuple[Agreement, list[str]]]()
+
+    def read() -> tuple[Agreement, list[str]]:
+        roster = read_roster(file)
+        agreement = agreement_of(task, roster, policy.minimum, int(options.get("dishonest", 1)))
+        return agreement, [card.name for card in roster.members]
+
+    def agreed() -> tuple[Agreement, list[str]]:
+        return kept.get(file, [file], read)
+
     key = read_signing_key(Path(str(options["signing-key"])))
-    names = [card.name for card in roster.members]
-    return SecureStrategy(task.config, out, policy, data, agreement, key, model, names)
+    agreement, names = agreed()
+    strategy = SecureStrategy(task.config, out, policy, data, agreement, key, model, names)
+    strategy.follow = agreed
+    return strategy
 
 
 def first_params(task: FederatedTask, model: Model) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ a sum.
 
 import copy
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +32,7 @@ from agnosticfl.deploy.flower.federation import (
     LOG,
     Abandoned,
     Attempt,
+    Gathered,
     RoundPolicy,
     attempt_of,
     check_policy,
@@ -42,6 +43,7 @@ from agnosticfl.deploy.flower.federation import (
     until_done,
 )
 from agnosticfl.deploy.flower.records import ARRAYS, ROUND, SUM, to_arrays, to_record
+from agnosticfl.deploy.flower.willing import Looking, gather_willing, still_needed
 from agnosticfl.deploy.task import EVALUATION, REPORT
 from agnosticfl.engines.base import Engine, as_it_is
 from agnosticfl.errors import check
@@ -171,16 +173,22 @@ class AgnosticStrategy(Strategy):
     def attempt(self, grid: Grid, sent: Broadcast, attempt: Attempt) -> Any:
         """Σ_k over the clients that report in time, or `Abandoned`."""
         arrays = to_record(tree.named(sent))
-        messages = self.configure_train(attempt.round, arrays, stamp(attempt), grid)
-        gathered = gather(
-            grid,
-            messages,
-            attempt,
-            seconds=self.policy.deadline,
-            stage="work",
-            enough=self.policy.clients,
-            refusal=functools.partial(self.refusal, sent),
-        )
+
+        def ask(answered: Collection[int], last: Collection[int]) -> Gathered:
+            needed = still_needed(self.policy, len(answered))
+            nodes = select(grid, needed, self.config.seed, attempt, answered, last)
+            return gather(
+                grid,
+                self._work(nodes, arrays, stamp(attempt)),
+                attempt,
+                seconds=self.policy.deadline,
+                stage="work",
+                enough=needed.clients,
+                refusal=functools.partial(self.refusal, sent),
+            )
+
+        looking = Looking(self.policy, attempt)
+        gathered = gather_willing(looking, ask, lambda: list(grid.get_node_ids()))
         total, _ = self.aggregate_train(attempt.round, gathered.replies)
         sums = wire.unpack(to_arrays(total), self.total)
         why = self.implausible(sent, sums, len(gathered.replies))
@@ -196,6 +204,11 @@ class AgnosticStrategy(Strategy):
         """Asks the clients of the attempt that `config` names for their work at `arrays`."""
         del server_round
         nodes = select(grid, self.policy, self.config.seed, attempt_of(config))
+        return self._work(nodes, arrays, config)
+
+    def _work(
+        self, nodes: Iterable[int], arrays: ArrayRecord, config: ConfigRecord
+    ) -> list[Message]:
         content = RecordDict({ARRAYS: arrays, ROUND: config})
         return [request(node, MessageType.TRAIN, content, self.policy.deadline) for node in nodes]
 

@@ -17,16 +17,28 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import httpx
 from flwr.app import Message
 
-from agnosticfl.deploy.flower.connection import Connection, Stopped, connected, pulled, push
+from agnosticfl.deploy.app import PACKAGE
+from agnosticfl.deploy.flower.connection import (
+    Connection,
+    NotLetIn,
+    Stopped,
+    connected,
+    pulled,
+    push,
+)
 from agnosticfl.deploy.flower.own_app import OwnApp
 from agnosticfl.deploy.node.pace import Pace
+from agnosticfl.deploy.node.reach import Reached, Waiting, reach
 from agnosticfl.deploy.node.settings import Settings, from_json
+from agnosticfl.deploy.served import Served, unlike
+from agnosticfl.deploy.task import FILE, read_task
 from agnosticfl.errors import one_line_errors
 
 LOG = logging.getLogger("flwr")
@@ -34,6 +46,8 @@ LOG = logging.getLogger("flwr")
 FAREWELL = 5.0  # seconds to sign off from the server
 UNAUTHORIZED = 401
 JUST_NOW = 2.0  # seconds
+SILENCE = 30.0  # seconds without an answer of the server, after which a client asks why
+LOOK = 5.0  # seconds between two looks at that
 
 
 def one_message(connection: Connection, app: OwnApp) -> bool:
@@ -93,42 +107,50 @@ class Refused(Leave):
     """The server does not take this client's signature: Flower ends a client then, with no word."""
 
 
-class Refusals(logging.Handler):
+class Answers(logging.Handler):
     """Sees what the server answers, in what httpx says of each request."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.last = float("-inf")  # when a signature was refused
+        self.refused = float("-inf")  # when a signature was
+        self.last = time.monotonic()  # when there was any
 
     def emit(self, record: logging.LogRecord) -> None:
+        self.last = time.monotonic()
         if UNAUTHORIZED in (record.args or ()):
-            self.last = time.monotonic()
+            self.refused = self.last
 
     def leave(self, *_: Any) -> NoReturn:
         """What a signal does. Flower's own comes right after the refusal."""
-        raise Refused if time.monotonic() - self.last < JUST_NOW else Leave
+        raise Refused if time.monotonic() - self.refused < JUST_NOW else Leave
 
 
-def main(text: str) -> NoReturn:
-    """Serves until a signal ends it (status 0), or the server does not let it in (1)."""
+def main(text: str, wait: Callable[[Settings, Waiting], str] | None = None) -> NoReturn:
+    """Serves until a signal ends it (status 0), or the server does not let it in (1).
+
+    Args:
+      wait: returns when the server lets the client in, or with why it never will.
+    """
     settings = from_json(text)
     _log_with_times()
-    refusals, requests = Refusals(), logging.getLogger("httpx")
-    requests.addHandler(refusals)
+    answers, requests = Answers(), logging.getLogger("httpx")
+    requests.addHandler(answers)
     requests.setLevel(logging.INFO)
     requests.propagate = False
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, refusals.leave)
-    reason = ""
+        signal.signal(number, answers.leave)
+    reason, waiting = "", Waiting()
     try:
         app = OwnApp(Path(settings.app), settings.config)  # first: it takes seconds to load
         while not reason:
-            reason = connected_once(settings, app)
-    except Refused:
-        reason = "error: the server does not take this client's signature; is its clock right?"
+            reason = (wait or let_in)(settings, waiting)
+            reason = reason or connected_once(settings, app, answers, waiting)
     except Leave:
         pass
-    LOG.info(reason or "this client has left")
+    if reason:
+        LOG.error("error: %s", reason)
+    else:
+        LOG.info("this client has left")
     logging.shutdown()
     os._exit(1 if reason else 0)  # there may be work under way that nobody wants any more
 
@@ -141,38 +163,95 @@ def _log_with_times() -> None:
     LOG.propagate = False
 
 
-def connected_once(settings: Settings, app: OwnApp) -> str:
+def let_in(settings: Settings, waiting: Waiting) -> str:
+    """Returns when the server lets this client in; with words if waiting does not help."""
+    while True:
+        reached = knock(settings)
+        wrong = reached.wrong
+        if wrong is None:
+            for line in _differences(settings, reached.served or Served()):
+                LOG.warning("%s; rounds in which they differ are not for this client", line)
+            return ""
+        if not wrong.waiting:
+            return wrong.line()
+        _say(waiting, f"{wrong.line()}; it is tried again")
+        time.sleep(waiting.next())
+
+
+def knock(settings: Settings) -> Reached:
+    """Whether the server would let this client in."""
+    return reach(settings.server, Path(settings.authority), Path(settings.key))
+
+
+def _say(waiting: Waiting, line: str) -> None:
+    if waiting.new(line):
+        LOG.warning(line)
+
+
+def _differences(settings: Settings, served: Served) -> list[str]:
+    """In what the task and the roster here are not those of the server."""
+    from agnosticfl.deploy.agree import terms_of
+    from agnosticfl.deploy.roster import read_roster
+
+    folder = Path(settings.app) / PACKAGE
+    if not served.terms or not (folder / FILE).exists():
+        return []
+    own = settings.config.get("roster")
+    secure = own is not None and "roster" in served.terms
+    return unlike(
+        terms_of(read_task(folder), read_roster(Path(str(own))) if secure else None), served.terms
+    )
+
+
+def connected_once(settings: Settings, app: OwnApp, answers: Answers, waiting: Waiting) -> str:
     """Serves as long as the server knows this node; why it cannot go on, or nothing if it can.
 
     A server that lost its memory knows the client's key, but gives it another number.
     """
-    reason, was_in = "", False
+    was_in = False
     try:
         with connected(settings.server, Path(settings.authority), Path(settings.key)) as connection:
             was_in = True
+            waiting.reset()
             LOG.info("connected as node %d", connection.node)
-            reason = _ended(connection, app, settings.longest)
+            return _ended(connection, app, settings, answers)
+    except NotLetIn as error:  # its key is registered in these seconds, or the SuperLink restarts
+        _say(waiting, f"{error}; it is tried again")
+        time.sleep(waiting.next())
     except Refused:
         if not was_in:
-            raise
+            wrong = knock(settings).wrong
+            return wrong.line() if wrong else "the server does not take this client's signature"
         LOG.warning("the server does not know this node any more; connecting again")
-    return reason
+    return ""
 
 
-def _ended(connection: Connection, app: OwnApp, longest: float) -> str:
-    """Works in another thread, so that this one hears signals, until that fails; why it did."""
+def _ended(connection: Connection, app: OwnApp, settings: Settings, answers: Answers) -> str:
+    """Works in another thread, so that this one hears signals, until that fails; why it did.
+
+    Flower tries for ever to reach a server that does not answer; meanwhile this one finds out why.
+    """
     failed: list[str] = []
 
     def work() -> None:
         try:
-            serve(connection, app, longest)
+            serve(connection, app, settings.longest)
         except Exception as error:
-            failed.append(f"error: {error}")
+            failed.append(str(error))
 
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
+    silence = Waiting()
     try:
-        worker.join()
+        while worker.is_alive():
+            worker.join(LOOK)
+            if time.monotonic() - answers.last > max(SILENCE, 2 * settings.longest):
+                wrong = knock(settings).wrong
+                if wrong and not wrong.waiting:
+                    return wrong.line()
+                if wrong:
+                    _say(silence, f"{wrong.line()}; it is tried again")
+        return _why(settings, failed[0])
     except Refused:
         raise
     except Leave:  # the server is told within some seconds, or not at all
@@ -180,7 +259,16 @@ def _ended(connection: Connection, app: OwnApp, longest: float) -> str:
         late.daemon = True
         late.start()
         raise
-    return failed[0]
+
+
+def _why(settings: Settings, failed: str) -> str:
+    """Why a client that was in cannot go on; nothing if it can try again."""
+    wrong = knock(settings).wrong
+    if wrong is None or wrong.what == "address":
+        LOG.warning("%s; connecting again", failed)
+        time.sleep(Waiting.FIRST)
+        return ""
+    return wrong.line()
 
 
 if __name__ == "__main__":

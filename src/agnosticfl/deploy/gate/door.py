@@ -7,6 +7,7 @@ connection after its TLS handshake only. Both are done here.
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from uvicorn import Config
@@ -24,7 +25,7 @@ class Hall(NamedTuple):
     """What all doors of a gate share."""
 
     desk: Desk
-    tls: ssl.SSLContext
+    tls: Callable[[], ssl.SSLContext]  # for a connection that begins
     refusals: Refusals
 
 
@@ -64,7 +65,7 @@ class Door(asyncio.Protocol):
             secured = await asyncio.get_running_loop().start_tls(
                 transport,
                 conversation,
-                self.hall.tls,
+                self.hall.tls(),
                 server_side=True,
                 ssl_handshake_timeout=self.hall.desk.limits.head_seconds,
                 ssl_shutdown_timeout=FAREWELL,

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -14,7 +15,14 @@ from agnosticfl.deploy.gate.desk import Desk
 from agnosticfl.deploy.gate.limits import Buckets, neighbourhood
 from agnosticfl.deploy.gate.members import Members
 from agnosticfl.deploy.gate.refusals import Refusals, Refused
-from agnosticfl.deploy.gate.routes import METHOD, PATHS, REQUEST_HEADERS, RESPONSE_HEADERS
+from agnosticfl.deploy.gate.routes import (
+    CHECK,
+    METHOD,
+    PATHS,
+    REQUEST_HEADERS,
+    RESPONSE_HEADERS,
+)
+from agnosticfl.deploy.served import told
 from agnosticfl.errors import quoted
 
 Headers = list[tuple[bytes, bytes]]
@@ -38,6 +46,7 @@ class Passage(NamedTuple):
     busy: Counter[str]  # requests of each client that are under way
     superlink: httpx.AsyncClient
     refusals: Refusals
+    served: Path  # the file with what the server says of itself
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         address = neighbourhood((scope.get("client") or ["unknown"])[0])
@@ -46,7 +55,10 @@ class Passage(NamedTuple):
             name = self.admit(scope, address)
             async with asyncio.timeout(self.desk.limits.request_seconds):
                 with self.counted(name):
-                    await self.forward(scope, receive, answer)
+                    if scope["path"] == CHECK:
+                        await self.tell(name, answer)
+                    else:
+                        await self.forward(scope, receive, answer)
         except Refused as refused:
             place = quoted(scope.get("raw_path") or scope["path"])
             self.refusals.note(address, f"{refused.status} {place}: {refused.why}")
@@ -63,7 +75,7 @@ class Passage(NamedTuple):
         if not self.requests.take(address, now):
             raise Refused(503, "too many requests of one address")
         path: bytes = scope.get("raw_path") or scope["path"].encode()
-        exact = path.decode("latin-1") in PATHS and not scope.get("query_string")
+        exact = path.decode("latin-1") in {*PATHS, CHECK} and not scope.get("query_string")
         if scope["method"] != METHOD or not exact:
             raise Refused(404, "it is not for clients")
         member = self.members.check(scope["headers"])
@@ -72,11 +84,9 @@ class Passage(NamedTuple):
             self.desk.prove(visit)
         if not self.calls.take(member.name, now):
             raise Refused(503, f"too many requests of {member.name}")
-        length = length_of(scope["headers"])
-        if length > limits.message:
-            raise Refused(
-                413, f"{member.name} sends {length} bytes; the limit message is {limits.message}"
-            )
+        length, most = length_of(scope["headers"]), 0 if scope["path"] == CHECK else limits.message
+        if length > most:
+            raise Refused(413, f"{member.name} sends {length} bytes; the limit message is {most}")
         return member.name
 
     @contextlib.contextmanager
@@ -89,6 +99,15 @@ class Passage(NamedTuple):
             yield
         finally:
             self.busy[name] -= 1
+
+    async def tell(self, name: str, answer: "Answer") -> None:
+        """Says to a client who it is, and what is served."""
+        content = told(self.served, name)
+        length = str(len(content)).encode()
+        kind = (b"content-type", b"application/json")
+        await answer.begin(200, [kind, (b"content-length", length)])
+        await answer.go_on(content)
+        await answer.end()
 
     async def forward(self, scope: Mapping[str, Any], receive: Receive, answer: "Answer") -> None:
         """Hands a request on and its answer back, with no more than a piece of either in memory."""

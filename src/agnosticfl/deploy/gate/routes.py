@@ -21,6 +21,7 @@ CALLS = (
 )
 METHOD = "POST"
 PATHS = frozenset(f"/v1/fleet/{call}" for call in CALLS)
+CHECK = "/v1/federation/check"  # answered by the gate itself: who asks, and what is served
 
 # How a SuperNode proves itself: its public key, a time, and its signature under that time.
 PUBLIC_KEY, TIMESTAMP, SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"

@@ -11,6 +11,7 @@ import logging
 import resource
 import ssl
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ import uvicorn
 from agnosticfl.deploy.gate.desk import Desk
 from agnosticfl.deploy.gate.door import Door, Hall
 from agnosticfl.deploy.gate.limits import Buckets
-from agnosticfl.deploy.gate.members import Members
+from agnosticfl.deploy.gate.members import LOOK, Members
 from agnosticfl.deploy.gate.passage import Passage
 from agnosticfl.deploy.gate.refusals import Refusals
 from agnosticfl.deploy.gate.settings import Settings, from_json
+from agnosticfl.deploy.node.kept import Version, versions
 from agnosticfl.errors import BadInput, one_line_errors
 
 HEAD = 16 * 1024  # bytes of a request before its body
@@ -42,6 +44,34 @@ def server_context(keys: Path) -> ssl.SSLContext:
         pair = f"{keys / 'server.pem'} and server.key"
         raise BadInput(f"{pair} are no certificate and its key: {error}") from None
     return context
+
+
+class Certificate:
+    """The server's, as its files are now: one that was renewed counts for the next connection."""
+
+    def __init__(self, keys: Path):
+        self.keys, self._context = keys, server_context(keys)
+        self._files = self._versions()
+        self._looked = time.monotonic()
+
+    def context(self) -> ssl.SSLContext:
+        """TLS for a connection that begins."""
+        if time.monotonic() - self._looked > LOOK:
+            self._looked, files = time.monotonic(), self._versions()
+            if files != self._files:
+                self._take(files)
+        return self._context
+
+    def _take(self, files: tuple[Version, ...]) -> None:
+        try:
+            self._context = server_context(self.keys)
+        except (BadInput, OSError):  # of two files, one may still be the old one
+            return
+        self._files = files
+        say("the server's certificate was renewed")
+
+    def _versions(self) -> tuple[Version, ...]:
+        return versions([self.keys / "server.pem", self.keys / "server.key"])
 
 
 def superlink_client(settings: Settings) -> httpx.AsyncClient:
@@ -73,8 +103,9 @@ def configured(settings: Settings, superlink: httpx.AsyncClient) -> uvicorn.Conf
         Counter(),
         superlink,
         refusals,
+        Path(settings.served),
     )
-    hall = Hall(desk, server_context(keys), refusals)
+    hall = Hall(desk, Certificate(keys).context, refusals)
     door: Any = functools.partial(Door, hall)
     return uvicorn.Config(
         passage,

@@ -18,6 +18,7 @@ class Settings(NamedTuple):
     superlink: str  # host:port
     authority: str  # the certificate that the SuperLink is known by
     limits: Limits
+    served: str  # the file with what the server says of itself
 
 
 def as_json(settings: Settings) -> str:

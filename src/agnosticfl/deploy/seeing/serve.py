@@ -29,7 +29,7 @@ from agnosticfl.deploy.gate.door import Door, Hall
 from agnosticfl.deploy.gate.limits import Buckets, Limits, neighbourhood
 from agnosticfl.deploy.gate.passage import Answer, Headers, Receive, Send
 from agnosticfl.deploy.gate.refusals import Refusals, Refused
-from agnosticfl.deploy.gate.serve import HEAD, say, server_context
+from agnosticfl.deploy.gate.serve import HEAD, Certificate, say
 from agnosticfl.deploy.seeing.page import page, policy
 from agnosticfl.deploy.seeing.prometheus import TYPE, metrics
 from agnosticfl.deploy.seeing.settings import PageSettings, from_json, read_password
@@ -179,7 +179,7 @@ def configured(settings: PageSettings) -> uvicorn.Config:
     refusals, desk = Refusals(say), Desk(LIMITS)
     http: Any = "h11"
     if password is not None:
-        hall = Hall(desk, server_context(Path(settings.keys)), refusals)
+        hall = Hall(desk, Certificate(Path(settings.keys)).context, refusals)
         http = functools.partial(Door, hall)
     app: Any = Page(settings, password, refusals, desk)
     return uvicorn.Config(

@@ -16,17 +16,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import psutil
 
+from agnosticfl.deploy import served
+from agnosticfl.deploy.accepted import accept
 from agnosticfl.deploy.gate.limits import Limits
 from agnosticfl.deploy.gate.members import read_member
 from agnosticfl.deploy.gate.settings import Settings
 from agnosticfl.deploy.keys import make_authority
-from agnosticfl.deploy.node.kept import versions
+from agnosticfl.deploy.node.kept import Version, versions
+from agnosticfl.deploy.registered import register_members
+from agnosticfl.deploy.roster import read_roster
 from agnosticfl.deploy.seeing.logs import put_away
 from agnosticfl.deploy.seeing.settings import PageSettings, address_of
 from agnosticfl.deploy.seeing.status import LINES, SERVER, Client, Line, Server, write
 from agnosticfl.deploy.supervise import children as processes
 from agnosticfl.deploy.supervise.children import Child, Failed, Link
 from agnosticfl.deploy.task import NO_PROGRESS
+from agnosticfl.errors import BadInput
 from agnosticfl.runs.records import METRICS, Record, read_records
 
 if TYPE_CHECKING:
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
 LOOK = 0.2  # seconds between two looks at the run folder
 ASK = 2.0  # and between two questions to the SuperLink
 LOGS = ("superlink.log", "gate.log", "page.log")  # in the state folder
+LAST_WORDS = 15.0  # seconds for a run that is complete to end
 TRIES = 3  # runs in a row that may end without a round done
 
 
@@ -50,6 +56,7 @@ class Service(NamedTuple):
     options: Mapping[str, Any]  # of the run
     limits: Limits = Limits()  # of the gate
     page: PageSettings | None = None  # where it can be looked at, if anywhere
+    roster: Path | None = None  # the keeper's file, which is followed; options name our own copy
 
 
 class Supervisor:
@@ -72,7 +79,8 @@ class Supervisor:
         self.gate: Child | None = None
         self.page: Child | None = None
         self._kept: Server | None = None  # what is written of `shown`
-        self._known: dict[Path, bytes] = {}  # public keys of clients that are registered
+        self._known: dict[Version, bytes] = {}  # public keys of clients that are registered
+        self._said = ""  # what is wrong with the keeper's last roster
         self.shown = Server(
             pid=os.getpid(),
             started=psutil.Process().create_time(),
@@ -155,6 +163,7 @@ class Supervisor:
             superlink=self.link.address,
             authority=str(self.link.authority),
             limits=service.limits,
+            served=str((service.state / served.FILE).resolve()),
         )
         command = processes.gate_command(settings)
         return processes.start(command, self.link.home, service.state / "gate.log")
@@ -193,7 +202,7 @@ class Supervisor:
 
     def _look(self, operator: "Operator") -> None:
         """Who is connected now."""
-        names = {key: path.stem for path, key in self._known.items()}
+        names = {key: Path(file.path).stem for file, key in self._known.items()}
         clients = [
             Client(names[node.key], str(node.number), node.status)
             for node in operator.nodes()
@@ -206,19 +215,46 @@ class Supervisor:
 
     def register(self) -> None:
         """Lets in the clients whose public keys lie in clients/ and were not let in before."""
-        files = sorted((self.service.keys / "clients").glob("*.pub"))
-        for path in self._known.keys() - set(files):
-            del self._known[path]
-        new = [path for path in files if path not in self._known]
+        self.follow()
+        files = versions(sorted((self.service.keys / "clients").glob("*.pub")))
+        for file in self._known.keys() - set(files):
+            del self._known[file]
+        new = [file for file in files if file not in self._known]
         if not new:
             return
         with self.operator() as operator:
-            for path in new:
+            for file in new:
+                path = Path(file.path)
                 if operator.register(path):  # else known from before: the SuperLink remembers
                     self.say(f"client {path.stem} may connect")
                 known = read_member(path)
-                self._known[path] = b"" if known is None else known[0]
+                self._known[file] = b"" if known is None else known[0]
             self._look(operator)
+
+    def follow(self) -> None:
+        """Takes over the keeper's roster if it is a new one that follows; the run goes on."""
+        if self.service.roster is None:
+            return
+        own = Path(str(self.service.options["roster"]))
+        try:
+            lines = accept(self.service.roster, own)
+        except (BadInput, OSError) as error:
+            if str(error) != self._said:
+                self.say(f"the roster is not taken over: {error}")
+            self._said = str(error)
+            return
+        self._said = ""
+        if lines:
+            for line in (
+                *lines,
+                *register_members(read_roster(own), self.service.keys / "clients"),
+            ):
+                self.say(line)
+            self._write_served()
+
+    def _write_served(self) -> None:
+        roster = str(self.service.options.get("roster", ""))
+        served.write_served(self.service.state / served.FILE, self.service.app, roster)
 
     def serve(
         self,
@@ -238,12 +274,24 @@ class Supervisor:
             self.say(f"Flower run {run} starts after round {before}")
             ending = self._watch(run, on_round, should_stop)
             if ending is None:
+                self._let_end(run)
                 break
             fruitless = 0 if len(read_records(self.service.out)) > before else fruitless + 1
             self.say(f"Flower run {run} ended: {ending}")
             if fruitless == TRIES or NO_PROGRESS in ending:
                 raise Failed(f"the run does not go on: {ending}")
         return self.finished()
+
+    def _let_end(self, run: int) -> None:
+        """Gives a run that is complete the seconds in which it tells its clients so."""
+        until = time.monotonic() + LAST_WORDS
+        while self.finished() and time.monotonic() < until:
+            try:
+                if self.status(run).startswith("finished"):
+                    break
+            except Failed:
+                break
+            time.sleep(LOOK)
 
     def finished(self) -> bool:
         """Whether the run is complete."""
@@ -254,6 +302,7 @@ class Supervisor:
         options = {**self.service.options, "out": str(self.service.out.resolve())}
         options["state"] = str(self.service.state.resolve())
         self.show(out=options["out"])
+        self._write_served()
         with self.operator() as operator:
             return operator.start(self.service.app, options)
 

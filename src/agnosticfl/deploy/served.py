@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server says of itself to its clients: what it serves, in digests and versions."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from agnosticfl.errors import BadInput
+from agnosticfl.files import write_json
+
+FILE = "served.json"  # in a server's state folder
+MOST_BYTES = 2**16
+
+
+class Served(msgspec.Struct, frozen=True):
+    """What is served, and as whom a client is known that asks. Empty as long as nothing is."""
+
+    run: str = ""  # its name
+    flower: str = ""  # the version of Flower
+    terms: dict[str, str] = {}  # what must be the same on all machines, by name
+    client: str = ""
+
+
+def write_served(path: Path, app: Path, roster: str) -> None:
+    """Writes down what the server with that app and roster (the path of one, or nothing) serves."""
+    from agnosticfl.deploy.agree import terms_of  # here: the gate does without
+    from agnosticfl.deploy.app import PACKAGE
+    from agnosticfl.deploy.roster import read_roster
+    from agnosticfl.deploy.task import read_task
+
+    task = read_task(app / PACKAGE)
+    secure = task.config.secure is not None
+    terms = terms_of(task, read_roster(Path(roster)) if secure and roster else None)
+    write_json(path, msgspec.to_builtins(Served(task.run, version("flwr"), terms)))
+
+
+def told(path: Path, client: str) -> bytes:
+    """What is said to one client, by such a file."""
+    served = heard(path.read_bytes()) if path.exists() else Served()
+    return msgspec.json.encode(msgspec.structs.replace(served, client=client))
+
+
+def heard(content: bytes) -> Served:
+    """What a server said, or `BadInput`."""
+    try:
+        return msgspec.json.decode(content[:MOST_BYTES], type=Served)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise BadInput("what the server says of itself cannot be read") from None
+
+
+def unlike(own: dict[str, str], served: dict[str, str]) -> list[str]:
+    """In what a server differs from a client, a line for each term."""
+    lines: list[str] = []
+    for name in sorted(own.keys() | served.keys()):
+        here, there = own.get(name, "none"), served.get(name, "none")
+        if here != there:
+            lines.append(f"{name} is {_short(here)} here, and {_short(there)} on the server")
+    return lines
+
+
+def _short(term: str) -> str:
+    """Words as they are; a digest by its first digits."""
+    words = [word[:12] + "…" if len(word) > 40 else word for word in term.split()]
+    return ascii(" ".join(words)[:80])[1:-1].replace("\\u2026", "…")
