@@ -20,7 +20,7 @@ from agnosticfl.core.contribution import ClientSum
 from agnosticfl.deploy.app import PACKAGE
 from agnosticfl.deploy.flower import client_app as client
 from agnosticfl.deploy.flower.client_app import client_app
-from agnosticfl.deploy.flower.records import REQUEST, ROUND, SECURE, SUM, to_record
+from agnosticfl.deploy.flower.records import AHEAD, REQUEST, ROUND, SECURE, SUM, to_record
 from agnosticfl.deploy.flower.server_app import play
 from agnosticfl.deploy.node.contribute import Call, Contribute
 from agnosticfl.deploy.node.pytorch import torch_client
@@ -69,11 +69,13 @@ class FaultyClient(ClientApp):
             raise RuntimeError("lost")
         if f"garble {kind(reply)}" in whats:
             reply.content.config_records[SECURE][REQUEST] = b"nonsense"
-        if f"replay {kind(reply)}" in whats:
-            kept = context.state.config_records.setdefault(
-                SECURE, ConfigRecord(dict(reply.content.config_records[SECURE]))
-            )
-            reply.content[SECURE] = ConfigRecord(dict(kept))
+        for place in (REQUEST, AHEAD):  # of this round, and of the next one beside it
+            if f"replay {kind(reply, place)}" in whats:
+                secure = reply.content.config_records[SECURE]
+                kept = context.state.config_records.setdefault(
+                    SECURE, ConfigRecord({REQUEST: secure[place]})
+                )
+                secure[place] = kept[REQUEST]
         if reply.has_content() and SUM in reply.content:
             for what in whats:
                 SUMS.get(what, lambda _reply, _context: None)(reply, context)
@@ -125,12 +127,12 @@ def torch_toy() -> Contribute:
     return torch_client(Point, lambda module, e: (e["x"] - module.w) ** 2)
 
 
-def kind(message: Message) -> str:
+def kind(message: Message, place: str = REQUEST) -> str:
     """The kind of a message of the secure protocol; "" if it is none."""
     records = message.content.config_records if message.has_content() else {}
-    content: Any = records.get(SECURE, ConfigRecord()).get(REQUEST, b"")
+    content: Any = records.get(SECURE, ConfigRecord()).get(place, b"")
     try:
-        return kind_of(content)
+        return kind_of(content) if isinstance(content, bytes) else ""
     except Refused:
         return ""
 

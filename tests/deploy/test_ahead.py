@@ -68,13 +68,19 @@ def losing(kind: str, times: int = 1) -> Fault:
 
 @pytest.mark.parametrize("kind", ["Joined", "Keys", "Shares"])
 def test_who_is_lost_in_a_preparation_is_not_in_that_round_and_back_in_the_next(
-    tmp_path: Path, keys: Path, same: list[dict[str, Any]], kind: str
+    tmp_path: Path,
+    keys: Path,
+    same: list[dict[str, Any]],
+    kind: str,
+    caplog: pytest.LogCaptureFixture,
 ):
     play(tmp_path, keys, rounds=3, faults={3: losing(kind)}, minimum=3)
     counts = [sum(record["count"]) for record in read_records(tmp_path / "run")]
     everybody = sum(same[0]["count"])
     assert counts[1] < everybody
     assert [counts[0], counts[2]] == [everybody, everybody]
+    if kind != "Joined":  # who does not join is not dropped
+        assert "client 3 is dropped" in caplog.text
 
 
 def test_a_preparation_that_fails_costs_three_exchanges_and_no_round(
@@ -82,7 +88,7 @@ def test_a_preparation_that_fails_costs_three_exchanges_and_no_round(
 ):
     faults = {place: losing("Keys") for place in (2, 3)}
     grid = play(tmp_path, keys, rounds=ROUNDS, faults=faults)
-    assert "round 1: the next one is not prepared: round" in caplog.text
+    assert "round 2 is not prepared ahead: round" in caplog.text
     assert "abandoned (attempt" not in caplog.text
     assert_close(read_records(tmp_path / "run"), same)
     kinds = Counter(asked(m) for m in grid.sent)

@@ -190,6 +190,7 @@ class SecureStrategy(AgnosticStrategy):
         old = self.agreement
         try:
             new, members = self.follow()
+            check_agreement(new)
         except BadInput as error:
             LOG.warning("round %d: the roster stays as it was: %s", attempt.round, error)
             return
@@ -197,7 +198,7 @@ class SecureStrategy(AgnosticStrategy):
             return
         ahead, self._next = self._next, None
         self._end(grid, ahead, attempt)
-        self.agreement, self._places, self._losses = check_agreement(new), {}, blame.Blame()
+        self.agreement, self._places, self._losses = new, {}, blame.Blame()
         self.members = tuple(members)
         keys = {key: place for place, key in enumerate(new.roster)}
         named = self._cheats.named.items()
@@ -438,6 +439,7 @@ class SecureStrategy(AgnosticStrategy):
             refusal=_no_answer,
         )
         before = set(opening.dropped)
+        known = set(following.dropped) if following else set[int]()
         for reply in gathered.replies:
             node, content = reply.metadata.src_node_id, _bytes(reply.content)
             if node in place_of:
@@ -451,7 +453,9 @@ class SecureStrategy(AgnosticStrategy):
         opening.advance()
         self._say_dropped(opening.dropped, before, attempt)
         if following and following.requests:
-            _advance(following, attempt)
+            after = attempt._replace(round=attempt.round + 1)
+            _advance(following, after)
+            self._say_dropped(following.dropped, known, after)
         if opening.stage == SURVIVORS and len(opening.survivors) < self.policy.minimum:
             raise Abandoned(
                 f"{len(opening.survivors)} reports came, and {self.policy.minimum} are needed"
@@ -463,7 +467,7 @@ def _advance(following: Coming, attempt: Attempt) -> None:
     try:
         following.advance()
     except Refused as error:
-        LOG.info("round %d: the next one is not prepared: %s", attempt.round, error)
+        LOG.info("round %d is not prepared ahead: %s", attempt.round, error)
 
 
 def _bytes(content: RecordDict) -> bytes:
