@@ -264,7 +264,7 @@ def test_any_settings_of_a_gate_are_right_or_one_line(number: int):
 
     def read(data: bytes) -> None:
         settings = from_json(data.decode("latin-1"))
-        assert [type(value) for value in settings] == [str, int, str, str, str, Limits]
+        assert [type(value) for value in settings] == [str, int, str, str, str, Limits, str]
 
     fuzz.survive(read, fuzz.damaged([as_json(good).encode()], number), BadInput)
     for bomb in fuzz.bombs(MEGABYTE):

@@ -84,6 +84,7 @@ def run(
         stack.enter_context(locked(out))
         found = processes.from_first(lambda: found_before(out) if resume else {})
         built = make_built(config, found.get("lanes"), tuner)
+        _check_looks(built)
         state = built.algorithm.init()
         complete = processes.from_first(lambda: open_folder(built, out, resume, overwrite, say))
         if complete:
@@ -234,6 +235,13 @@ def _rounds(
         )
 
 
+def _check_looks(built: Built) -> None:
+    """Refuses looks at what is not there, before anything is written."""
+    every, clients_look = built.config.evaluation_every, built.judge is not None
+    if every and not clients_look and built.data.heldout is None:
+        raise BadInput(f"evaluation_every is {every}, but the data has no split 'heldout'")
+
+
 def _lookout(built: Built, spending: Spending, say: Callable[[str], Any]) -> Lookout:
     """What held-out clients say of the model every few rounds."""
     config, heldout = built.config, built.data.heldout
@@ -242,9 +250,7 @@ def _lookout(built: Built, spending: Spending, say: Callable[[str], Any]) -> Loo
         return lambda _t, _params: None
     if built.judge is not None:
         return _clients_lookout(config, built.judge, say)
-    if heldout is None:
-        raise BadInput(f"evaluation_every is {every}, but the data has no split 'heldout'")
-    if not processes.is_first():
+    if heldout is None or not processes.is_first():
         return lambda _t, _params: None
     clients = some_clients(heldout, config.evaluation_clients, config.seed)
     unseen = absent_domains(heldout, clients)
