@@ -22,6 +22,7 @@ from tests.helpers.deploy_page import (
     DOCS,
     block,
     compose_commands,
+    host_commands,
     manifest_commands,
     parsed,
     shell_commands,
@@ -31,7 +32,8 @@ from tests.helpers.deploy_page import (
 
 def commands() -> list[str]:
     """Every command line of the page and of the files that it speaks of."""
-    return [*shell_commands(), *unit_commands(), *compose_commands(), *manifest_commands()]
+    files = [*unit_commands(), *compose_commands(), *manifest_commands()]
+    return [*shell_commands(), *host_commands(), *files]
 
 
 @pytest.mark.parametrize("line", commands())

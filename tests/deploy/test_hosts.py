@@ -100,7 +100,7 @@ def test_lines_that_lose_and_a_cut_of_a_minute_in_mid_round(federation: Federati
     Of three clients none may drop out of a secure round, so while bob is away none gets done.
     """
     counts = added(write_stores(tmp_path))
-    federation.page = set_up(tmp_path, PEOPLE, "--rounds", "3")
+    federation.page = set_up(tmp_path, PEOPLE, "--rounds", "2")
     for number, name in enumerate(PEOPLE, 2):
         federation.plug(name, f"192.0.2.{number}", seconds=0.05, lost=0.02)
     server = federation.serve()
@@ -112,10 +112,10 @@ def test_lines_that_lose_and_a_cut_of_a_minute_in_mid_round(federation: Federati
     federation.network.cut(bob)
     end = time.monotonic() + CUT
     server.until(lambda: time.monotonic() > end)
-    assert federation.rounds() < 3
+    assert federation.rounds() == 1
     federation.network.mend(bob)
     assert server.ends() == 0, server.said()
-    assert [record["count"] for record in read_records(federation.out)] == [counts] * 3
+    assert [record["count"] for record in read_records(federation.out)] == [counts] * 2
     assert sum(host.sent_again() for host in federation.hosts.values()) > 0
     for client in clients:
         assert client.process.poll() is None, client.said()
@@ -160,7 +160,7 @@ def test_clocks_that_are_off_a_proxy_and_a_client_that_upgrades(
     options = {"minimum": 3, "wait": 120, "step": 20, "deadline": 20}
     server = federation.serve(*(f"--set={name}={value}" for name, value in options.items()))
     federation.start("ann", **another_clock(tmp_path, 3))
-    federation.start("bob", **another_clock(tmp_path, -200))
+    federation.start("bob", **another_clock(tmp_path, -20))
     federation.start("cleo", **proxied)
 
     ahead = federation.start("dora", **another_clock(tmp_path, 60))
@@ -168,7 +168,8 @@ def test_clocks_that_are_off_a_proxy_and_a_client_that_upgrades(
     assert (ahead.ends(), behind.ends()) == (1, 1)
     allowed = "the server's; 5 s ahead and 305 s behind are let in; set it \\(NTP\\)"
     assert re.search(f"error: clock: this machine's is (59|60) s ahead of {allowed}", ahead.said())
-    assert re.search(f"WRONG clock: this machine's is 40[01] s behind {allowed}", behind.said())
+    assert "WRONG certificate: it is not valid before" in behind.said()  # which was just made
+    assert "by this machine's clock; set that clock (NTP)" in behind.said()
 
     dora = federation.start("dora")
     server.until(lambda: federation.rounds() >= 1)

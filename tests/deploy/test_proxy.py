@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client that gets to its server through an HTTPS proxy only, and what it says if it does not."""
 
+import contextlib
 import os
+import shutil
+import subprocess
+import time
 import urllib.request
 from collections.abc import Generator
 from pathlib import Path
@@ -19,6 +23,7 @@ from agnosticfl.deploy.supervise import children
 from agnosticfl.errors import BadInput
 from tests.deploy.proxies import proxy
 from tests.deploy.standing import standing
+from tests.helpers.deploy_page import block
 
 NAME = "fl.example.org"  # which only the proxy knows
 
@@ -160,3 +165,58 @@ def test_flower_s_own_requests_take_the_same_way(place: Place, monkeypatch: pyte
         ):
             client.PullMessages(PullMessagesRequest())
         assert made.asked == [f"{place.server} 200 OK"]
+
+
+NGINX = """
+include /etc/nginx/modules-enabled/*.conf;
+daemon off;
+pid {folder}/pid;
+error_log {folder}/errors.log;
+events {{}}
+{block}
+"""
+
+
+@contextlib.contextmanager
+def nginx(folder: Path, block: str) -> Generator[None]:
+    """nginx with one block of configuration, as Debian sets it up, while the block lasts."""
+    program, file = shutil.which("nginx"), folder / "nginx.conf"
+    if program is None:
+        pytest.skip("nginx is not installed")
+    file.write_text(NGINX.format(folder=folder, block=block))
+    words = [program, "-c", str(file), "-p", str(folder)]
+    tried = subprocess.run([*words, "-t"], capture_output=True, text=True, check=False)
+    if 'unknown directive "stream"' in tried.stderr:
+        pytest.skip("nginx is installed without its module for streams")
+    assert tried.returncode == 0, tried.stderr
+    process = subprocess.Popen(words)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_the_nginx_of_the_page_passes_tls_through(tmp_path: Path):
+    """By the name of the server; other names go elsewhere. The certificate is the gate's own."""
+    make_authority(tmp_path, ["localhost"])
+    make_node_key(tmp_path / "clients" / "ann.key")
+    port = children.free_port()
+    with standing(tmp_path) as gate:
+        changed = {"fl.example.org 127.0.0.1:8443": f"localhost {gate}"}
+        changed |= {"listen 443": f"listen 127.0.0.1:{port}", "127.0.0.1:8444": "127.0.0.1:9"}
+        text = block("conf")
+        for old, new in changed.items():
+            assert text.count(old) == 1
+            text = text.replace(old, new)
+        with nginx(tmp_path, text):
+            until = time.monotonic() + 60
+            while not children.listening(f"127.0.0.1:{port}"):
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            key = tmp_path / "clients" / "ann.key"
+            reached = reach(f"localhost:{port}", tmp_path / "ca.pem", key)
+            assert reached.wrong is None, reached.wrong
+            other = reach(f"127.0.0.1:{port}", tmp_path / "ca.pem", key).wrong
+            assert other is not None
+            assert other.what == "address"

@@ -27,6 +27,12 @@ def shell_commands() -> list[str]:
     return [line for line in lines if line.startswith("agnosticfl")]
 
 
+def host_commands() -> list[str]:
+    """What root types on a host, as other users or in containers."""
+    text = "".join(re.findall(r"```bash\n(.*?)```", DOCS, re.DOTALL))
+    return re.findall(r"\bagnosticfl deploy .*", text)
+
+
 def unit_commands() -> list[str]:
     """Of the systemd units."""
     texts = [file.read_text() for file in sorted((PACKAGING / "systemd").glob("*.service"))]
@@ -63,7 +69,9 @@ def parsed(line: str) -> dict[str, Any]:
     while hasattr(group, "commands"):
         name, group, rest = group.resolve_command(context, context._protected_args + context.args)
         context = group.make_context(name, list(rest), parent=context)
-    return context.params
+    files = {param.name for param in group.params if param.type.name == "path"}
+    found: dict[str, Any] = context.params
+    return {n: Path(v) if n in files and isinstance(v, str) else v for n, v in found.items()}
 
 
 class Page:

@@ -29,6 +29,7 @@ from agnosticfl.deploy.served import MOST_BYTES, Served, heard
 from agnosticfl.errors import BadInput, check
 
 PATIENCE = 20.0  # seconds for the server to answer
+SLOW = -2.0  # seconds: a clock that is so far behind is one reason for a server to be busy
 SOON = datetime.timedelta(days=30)  # before its end a certificate is worth a word
 
 _PEM = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -240,6 +241,11 @@ def _answered(answer: httpx.Response, ahead: float | None, key: Path) -> Iterato
     off = ahead is not None and not -BEHIND - unsure < ahead < AHEAD + unsure
     if (off and answer.status_code != HTTPStatus.OK) or (refused and ahead is None):
         yield _wrong_clock(ahead)
+        return
+    if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE and ahead is not None and ahead < SLOW:
+        said = f"this machine's is {_seconds(ahead)} behind the server's"
+        said += ", which takes nothing that was signed before it was up"
+        yield Finding("clock", False, said, "set it (NTP), or wait as long", True)
         return
     told = "the server does not tell its time" if ahead is None else f"{_seconds(ahead)} off"
     yield Finding("clock", True, told)
