@@ -10,10 +10,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 CABLE = Path(__file__).with_name("cable.py")
 PROGRAMS = ("ip", "nsenter", "unshare")
 HOLD = 'mount --bind "$0" /etc/hosts && ip link set lo up && echo ready && exec cat'
+LOOPBACK, LISTENS = "0100007F", "0A"  # as the kernel's table has 127.0.0.1, and the state
 PATIENCE = 60.0  # seconds for a process to end
 
 
@@ -31,6 +33,14 @@ def why_not() -> str:
         check=False,
     )
     return "" if tried.returncode == 0 else f"no network namespaces here: {tried.stderr.strip()}"
+
+
+class Socket(NamedTuple):
+    """A socket's end on a machine."""
+
+    loopback: bool  # only the machine itself reaches it
+    port: int
+    listens: bool
 
 
 class Host:
@@ -53,6 +63,17 @@ class Host:
         )
         assert done.returncode == 0, f"{line}: {done.stderr}"
         return done.stdout
+
+    def sockets(self) -> list[Socket]:
+        """All of TCP that it has, connected or listening."""
+        found: list[Socket] = []
+        for name in ("tcp", "tcp6"):
+            table = Path(f"/proc/{self.process.pid}/net/{name}").read_text().splitlines()[1:]
+            for line in table:
+                here, _, state = line.split()[1:4]
+                address, _, port = here.rpartition(":")
+                found.append(Socket(address.endswith(LOOPBACK), int(port, 16), state == LISTENS))
+        return found
 
     def sent_again(self) -> int:
         """Segments of TCP that it has sent more than once, since they seemed to be lost."""

@@ -107,6 +107,7 @@ def test_lines_that_lose_and_a_cut_of_a_minute_in_mid_round(federation: Federati
     clients = [federation.start(name) for name in PEOPLE]
     assert float(federation.hosts["ann"].run(sys.executable, "-c", CONNECT)) >= 0.1
     server.until(lambda: federation.rounds() >= 1)
+    directions(federation)
 
     bob = federation.hosts["bob"]
     federation.network.cut(bob)
@@ -121,6 +122,15 @@ def test_lines_that_lose_and_a_cut_of_a_minute_in_mid_round(federation: Federati
         assert client.process.poll() is None, client.said()
     assert f"address: {NAME}:8000 does not answer" in clients[1].said()
     assert "it is tried again" in clients[1].said()
+
+
+def directions(federation: Federation) -> None:
+    """One port is open to the world, the server's; all that it has to do with others is there."""
+    known = federation.hosts["server"].sockets()
+    assert {one.port for one in known if not one.loopback} == {8000}
+    assert any(one.listens for one in known if one.loopback)
+    for name in PEOPLE:
+        assert not any(one.listens for one in federation.hosts[name].sockets())
 
 
 def another_clock(place: Path, seconds: int) -> dict[str, str]:
