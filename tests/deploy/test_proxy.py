@@ -18,7 +18,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from agnosticfl.deploy.keys import make_authority, make_node_key
 from agnosticfl.deploy.node.proxy import proxy_of, refusal
-from agnosticfl.deploy.node.reach import Reached, reach
+from agnosticfl.deploy.node.reach import Reached, reach, trust
 from agnosticfl.deploy.supervise import children
 from agnosticfl.errors import BadInput
 from tests.deploy.proxies import proxy
@@ -178,19 +178,29 @@ events {{}}
 
 
 @contextlib.contextmanager
-def nginx(folder: Path, block: str) -> Generator[None]:
-    """nginx with one block of configuration, as Debian sets it up, while the block lasts."""
+def nginx(folder: Path, port: int, block: str, changed: dict[str, str]) -> Generator[None]:
+    """nginx on a port with a block of the page, some names of which are others here.
+
+    It is set up as Debian does, and is there while the block lasts.
+    """
     program, file = shutil.which("nginx"), folder / "nginx.conf"
     if program is None:
         pytest.skip("nginx is not installed")
+    for old, new in changed.items():
+        assert old in block
+        block = block.replace(old, new)
     file.write_text(NGINX.format(folder=folder, block=block))
-    words = [program, "-c", str(file), "-p", str(folder)]
+    words = [program, "-c", str(file), "-e", str(folder / "errors.log")]
     tried = subprocess.run([*words, "-t"], capture_output=True, text=True, check=False)
     if 'unknown directive "stream"' in tried.stderr:
         pytest.skip("nginx is installed without its module for streams")
     assert tried.returncode == 0, tried.stderr
     process = subprocess.Popen(words)
     try:
+        until = time.monotonic() + 60
+        while not children.listening(f"127.0.0.1:{port}"):
+            assert time.monotonic() < until
+            time.sleep(0.05)
         yield
     finally:
         process.terminate()
@@ -201,22 +211,28 @@ def test_the_nginx_of_the_page_passes_tls_through(tmp_path: Path):
     """By the name of the server; other names go elsewhere. The certificate is the gate's own."""
     make_authority(tmp_path, ["localhost"])
     make_node_key(tmp_path / "clients" / "ann.key")
-    port = children.free_port()
+    port, key = children.free_port(), tmp_path / "clients" / "ann.key"
     with standing(tmp_path) as gate:
         changed = {"fl.example.org 127.0.0.1:8443": f"localhost {gate}"}
         changed |= {"listen 443": f"listen 127.0.0.1:{port}", "127.0.0.1:8444": "127.0.0.1:9"}
-        text = block("conf")
-        for old, new in changed.items():
-            assert text.count(old) == 1
-            text = text.replace(old, new)
-        with nginx(tmp_path, text):
-            until = time.monotonic() + 60
-            while not children.listening(f"127.0.0.1:{port}"):
-                assert time.monotonic() < until
-                time.sleep(0.05)
-            key = tmp_path / "clients" / "ann.key"
+        with nginx(tmp_path, port, block("conf"), changed):
             reached = reach(f"localhost:{port}", tmp_path / "ca.pem", key)
             assert reached.wrong is None, reached.wrong
             other = reach(f"127.0.0.1:{port}", tmp_path / "ca.pem", key).wrong
             assert other is not None
             assert other.what == "address"
+
+
+def test_the_nginx_of_the_page_that_opens_tls_lets_clients_through(tmp_path: Path):
+    """With the federation's own certificate, to a gate that has the same."""
+    make_authority(tmp_path, ["localhost", "127.0.0.1"])
+    make_node_key(tmp_path / "clients" / "ann.key")
+    port, key = children.free_port(), tmp_path / "clients" / "ann.key"
+    with standing(tmp_path) as gate:
+        changed = {"127.0.0.1:8443": gate, "listen 8000": f"listen 127.0.0.1:{port}"}
+        changed |= {"/srv/keys": str(tmp_path), "fl.example.org": "localhost"}
+        with nginx(tmp_path, port, f"http {{ access_log off; {block('nginx')} }}", changed):
+            reached = reach(f"localhost:{port}", tmp_path / "ca.pem", key)
+            assert reached.wrong is None, reached.wrong
+            with httpx.Client(verify=trust(tmp_path / "ca.pem"), trust_env=False) as client:
+                assert client.get(f"https://localhost:{port}/").status_code == 404
