@@ -22,7 +22,7 @@ from agnosticfl.runs.records import read_records
 from tests.deploy.hosts import Host, Network, why_not
 from tests.deploy.people import PEOPLE, set_up, write_stores
 from tests.deploy.shell import ROOT, Command, Shell
-from tests.helpers.deploy_page import Page, shell_commands
+from tests.helpers.deploy_page import Page, block, shell_commands
 
 pytestmark = pytest.mark.slow
 
@@ -133,6 +133,41 @@ def directions(federation: Federation) -> None:
     assert any(one.listens for one in known if one.loopback)
     for name in PEOPLE:
         assert not any(one.listens for one in federation.hosts[name].sockets())
+
+
+LISTEN = """
+import socket, sys
+listener = socket.create_server(("0.0.0.0", 8000))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+# Whether the port is reached at an address.
+REACHED = """
+import socket
+try:
+    socket.create_connection(("{}", 8000), 2).close()
+    print("yes")
+except TimeoutError:
+    print("no")
+"""
+
+
+def test_the_firewall_of_the_page_lets_in_its_networks_only(federation: Federation, tmp_path: Path):
+    if shutil.which("nft") is None:
+        pytest.skip("the firewall needs nft")
+    server, ann = federation.hosts["server"], federation.plug("ann", "192.0.2.2")
+    stranger = federation.plug("stranger", "203.0.113.9")
+    server.run("ip", "address", "add", "203.0.113.1/24", "dev", "eth0")
+    federation.network.start(server, sys.executable, "-c", LISTEN)
+
+    def reached() -> list[str]:
+        asked = ((ann, ADDRESS), (stranger, "203.0.113.1"))
+        return [who.run(sys.executable, "-c", REACHED.format(at)).strip() for who, at in asked]
+
+    assert reached() == ["yes", "yes"]
+    (tmp_path / "rules").write_text(block("nft"))
+    server.run("nft", "--file", str(tmp_path / "rules"))
+    assert reached() == ["yes", "no"]
 
 
 def another_clock(place: Path, seconds: int) -> dict[str, str]:
