@@ -42,7 +42,7 @@ def device(pid: str, name: str) -> int:
 
 def carry(ends: tuple[int, int], seconds: float, share: float, chance: random.Random) -> None:
     """Carries frames until the standard input ends."""
-    other = {ends[0]: ends[1], ends[1]: ends[0]}
+    other, stop = {ends[0]: ends[1], ends[1]: ends[0]}, sys.stdin.fileno()
     under_way: list[tuple[float, int, int, bytes]] = []  # when due, its number, where to, what
     number = 0
     while True:
@@ -52,8 +52,8 @@ def carry(ends: tuple[int, int], seconds: float, share: float, chance: random.Ra
             with contextlib.suppress(OSError):  # the device is down
                 os.write(end, frame)
         patience = under_way[0][0] - now if under_way else None
-        for end in select.select([*ends, sys.stdin], [], [], patience)[0]:
-            if end is sys.stdin:
+        for end in select.select([*ends, stop], [], [], patience)[0]:
+            if end == stop:
                 return
             with contextlib.suppress(OSError):
                 frame = os.read(end, LARGEST)

@@ -34,7 +34,8 @@ def test_a_client_is_well_as_long_as_its_server_answers(tmp_path: Path):
 @pytest.mark.parametrize(("age", "status"), [(0.0, 0), (OLD + 60, 1)])
 def test_the_command_tells_it_by_its_status(tmp_path: Path, age: float, status: int):
     (tmp_path / ANSWERED).touch()
-    os.utime(tmp_path / ANSWERED, (time.time() - age,) * 2)
+    then = time.time() - age
+    os.utime(tmp_path / ANSWERED, (then, then))
     words = [sys.executable, "-m", "agnosticfl.deploy.seeing.health", str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == status
