@@ -22,7 +22,7 @@ from flwr.clientapp import ClientApp
 from agnosticfl.core.contribution import ClientSum
 from agnosticfl.deploy.flower import client_app as client
 from agnosticfl.deploy.flower import secure_answers
-from agnosticfl.deploy.flower.connection import Connection, connected
+from agnosticfl.deploy.flower.connection import Connection, NotLetIn, connected
 from agnosticfl.deploy.flower.own_app import OwnApp
 from agnosticfl.deploy.flower.records import REQUEST, SECURE, SUM, to_record
 from agnosticfl.deploy.flower.warm import HELD, one_message
@@ -30,6 +30,8 @@ from agnosticfl.deploy.node.contribute import Call
 from agnosticfl.deploy.node.pace import Pace
 from agnosticfl.deploy.roster import read_roster
 from agnosticfl.registry import SOURCES
+
+AGAIN = 5.0  # seconds until a client that is not let in tries again
 
 
 class Lost(Exception):
@@ -127,13 +129,18 @@ class Crowd:
         self._over.set()
 
     def _work(self, make: Callable[[], tuple[Path, Moody]]) -> None:
-        with self._connecting:
-            key, app = make()
+        key, app = make()
+        while not self._over.is_set():
             line = connected(self.server, self.authority, key)
-            player = Player(line.__enter__(), app, self.longest)
-        self.players.append(player)
-        player.serve(self._over)
-        threading.Event().wait()  # as long as `line` is held, the connection lasts
+            try:
+                with self._connecting:
+                    player = Player(line.__enter__(), app, self.longest)
+            except NotLetIn:  # as a client that waits until it is
+                self._over.wait(AGAIN)
+                continue
+            self.players.append(player)
+            player.serve(self._over)
+            threading.Event().wait()  # as long as `line` is held, the connection lasts
 
     def counts(self) -> Counter[str]:
         """What became of all messages so far."""

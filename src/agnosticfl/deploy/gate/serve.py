@@ -80,7 +80,7 @@ def superlink_client(settings: Settings) -> httpx.AsyncClient:
         base_url=f"https://{settings.superlink}",
         verify=ssl.create_default_context(cafile=settings.authority),
         headers={"accept-encoding": "identity"},
-        timeout=httpx.Timeout(settings.limits.request_seconds, connect=10.0),
+        timeout=httpx.Timeout(settings.limits.request_seconds, connect=20.0),
         limits=httpx.Limits(max_connections=settings.limits.connections),  # so that none waits
         trust_env=False,  # no proxy lies between
     )
