@@ -4,7 +4,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
-import jax
 import numpy as np
 
 from agnosticfl.channels.bounds import Bounds
@@ -13,6 +12,7 @@ from agnosticfl.core.channel import Channel, is_plain
 from agnosticfl.core.evaluate import Evaluation, Measured, measurer, some_clients
 from agnosticfl.core.federated import FederatedData, Splits
 from agnosticfl.core.keeping import kept_apart
+from agnosticfl.core.later import jax
 from agnosticfl.core.model import Model, Params
 from agnosticfl.core.tally import Form, Tally, added, form_of, tallies, tally, told
 from agnosticfl.errors import check
@@ -27,7 +27,7 @@ def own_parts(config: Config, parts: Mapping[str, FederatedData]) -> dict[str, F
     if config.evaluation_by == "server":
         return dict(parts)
     return kept_apart(
-        parts, config.evaluation_share, _bounds(config).examples if config.secure else None
+        parts, config.evaluation_share, bounds_of(config).examples if config.secure else None
     )
 
 
@@ -40,13 +40,13 @@ def build_tally_channel(config: Config, form: Form, clients: int) -> Channel:
     )
     if config.secure is None:
         return tallies_in_the_clear(form)
-    return tallies_in_fixed_point(form, clients, _bounds(config))
+    return tallies_in_fixed_point(form, clients, bounds_of(config))
 
 
-def _bounds(config: Config) -> Bounds:
+def bounds_of(config: Config) -> Bounds:
     """Those of the task's secure sums."""
     given = config.secure or {}
-    return Bounds(**{name: given[name] for name in ("examples", "loss") if name in given})
+    return Bounds(**{name: given[name] for name in Bounds._fields if name in given})
 
 
 def check_judged(config: Config, model: Model, data: FederatedData, clients: int) -> Form:
