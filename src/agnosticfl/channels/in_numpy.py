@@ -12,21 +12,33 @@ order. A turned update likewise.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from agnosticfl.channels.bounds import ROUNDING, Bounded, Bounds
+from agnosticfl.channels.bounds import ROUNDING, Bounds
 from agnosticfl.channels.compression import LARGEST_SIDE, block_size, rotated_part
 from agnosticfl.channels.fixed_point import WIDTH, largest_word
 from agnosticfl.core import threefry, tree
 from agnosticfl.core.contribution import ClientSum
 
+
+class Sums(NamedTuple):
+    """A contribution in NumPy, its update as a list of arrays in the order of JAX's leaves."""
+
+    weighted_delta: list[np.ndarray]
+    beta: np.ndarray
+    domain_loss: np.ndarray
+    domain_count: np.ndarray
+    left_out: np.ndarray
+
+
+S = TypeVar("S", ClientSum, Sums)
 State = Mapping[str, np.ndarray]  # the channel's, by name, as it travels
 
 
 def sent(
-    sums: ClientSum,
+    contribution: ClientSum,
     state: State,
     key: threefry.Key,
     *,
@@ -36,11 +48,12 @@ def sent(
     """A client's message: its arrays, in the order in which JAX has the leaves of the same.
 
     Args:
-      sums: in NumPy's arrays, however they are nested.
+      contribution: in NumPy's arrays, however they are nested.
       secure: for how many clients a secure sum has room, and their bounds; None: in the clear.
       compress: a task's [compress].
     """
-    sums = sums._replace(weighted_delta=list(tree.leaves(sums.weighted_delta)))
+    update, *others = contribution
+    sums = Sums(list(tree.leaves(update)), *map(np.asarray, others))  # type: ignore[arg-type]
     if secure is not None and compress:
         return _few_bits(sums, state, threefry.fold_in(key, 1), *secure, int(compress["bits"]))
     if secure is not None:
@@ -52,12 +65,12 @@ def sent(
     return [*sums.weighted_delta, *_beside(sums), sums.left_out]
 
 
-def usable(sums: ClientSum) -> ClientSum:
+def usable(sums: S) -> S:
     """A contribution, or nothing at all in its place if any number of it is not finite."""
     if all(np.isfinite(leaf).all() for leaf in tree.leaves(sums)):
         return sums
-    update, *others = map(_zeros, sums[:-1])
-    return ClientSum(update, *others, np.ones_like(sums.left_out))
+    *nothing, _ = map(_zeros, sums)
+    return type(sums)(*nothing, np.ones((), np.float32))  # type: ignore[arg-type]
 
 
 def _zeros(part: Any) -> Any:
@@ -66,8 +79,8 @@ def _zeros(part: Any) -> Any:
     return list(map(_zeros, part)) if isinstance(part, list | tuple) else np.zeros_like(part)
 
 
-def bounded(bounds: Bounds, own: ClientSum) -> Bounded:
-    """One client's contribution, whose update is a list of arrays, brought within the bounds."""
+def bounded(bounds: Bounds, own: Sums) -> tuple[Sums, np.ndarray]:
+    """One client's contribution, brought within the bounds; 1 if it was not before, else 0."""
     count = shared_out(own.domain_count, bounds.examples)
     fewer = count.sum() < own.domain_count.sum()
     size = np.maximum(own.domain_count.sum(), own.beta / np.float32(1 + ROUNDING))
@@ -82,8 +95,8 @@ def bounded(bounds: Bounds, own: ClientSum) -> Bounded:
     limited = np.clip(mean, -np.float32(bounds.loss), np.float32(bounds.loss)) * count
     update = [np.asarray(share * shrink * leaf) for leaf in own.weighted_delta]
     loss = np.where(high | fewer, limited, own.domain_loss)
-    sums = ClientSum(update, np.asarray(beta), loss, count, own.left_out)
-    return Bounded(sums, np.float32(many | long | high.any()))
+    sums = Sums(update, np.asarray(beta), loss, count, own.left_out)
+    return sums, np.asarray(many | long | high.any(), np.int32)
 
 
 def shared_out(count: np.ndarray, most: int) -> np.ndarray:
@@ -102,9 +115,7 @@ def shared_out(count: np.ndarray, most: int) -> np.ndarray:
     return given.astype(count.dtype)
 
 
-def _fixed_point(
-    sums: ClientSum, key: threefry.Key, clients: int, bounds: Bounds
-) -> list[np.ndarray]:
+def _fixed_point(sums: Sums, key: threefry.Key, clients: int, bounds: Bounds) -> list[np.ndarray]:
     own, clipped = bounded(bounds, usable(sums))
     most, longest = largest_word(clients), bounds.update * bounds.examples
     update: list[np.ndarray] = []
@@ -116,7 +127,7 @@ def _fixed_point(
 
 
 def _few_bits(
-    sums: ClientSum, state: State, key: threefry.Key, clients: int, bounds: Bounds, bits: int
+    sums: Sums, state: State, key: threefry.Key, clients: int, bounds: Bounds, bits: int
 ) -> list[np.ndarray]:
     turned = _turned(_flat(sums.weighted_delta), int(state["0.number"]))
     own, clipped = bounded(bounds, usable(sums._replace(weighted_delta=[turned])))
@@ -137,7 +148,7 @@ def _few_bits(
     ]
 
 
-def _rounded(sums: ClientSum, state: State, key: threefry.Key, bits: int) -> list[np.ndarray]:
+def _rounded(sums: Sums, state: State, key: threefry.Key, bits: int) -> list[np.ndarray]:
     flat, most = _flat(sums.weighted_delta), 2**bits - 1
     block = block_size(flat.size)
     rows = np.pad(flat, (0, -flat.size % block)).reshape(-1, block)
@@ -151,7 +162,7 @@ def _rounded(sums: ClientSum, state: State, key: threefry.Key, bits: int) -> lis
     return [packed, lowest, step, *_beside(sums), sums.left_out.astype(np.uint8)]
 
 
-def _largest(sums: ClientSum, state: State, fraction: float) -> list[np.ndarray]:
+def _largest(sums: Sums, state: State, fraction: float) -> list[np.ndarray]:
     news = _flat(sums.weighted_delta) - sums.beta * state["mean"]
     number = max(round(fraction * news.size), 1)
     place = np.argsort(-np.abs(news), kind="stable")[:number]
@@ -190,18 +201,18 @@ def _flat(update: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([leaf.ravel() for leaf in update])
 
 
-def _beside(sums: ClientSum) -> tuple[np.ndarray, ...]:
+def _beside(sums: Sums) -> tuple[np.ndarray, ...]:
     """What there is beside the update."""
     return sums.beta, sums.domain_loss, sums.domain_count
 
 
-def _words(own: ClientSum, clipped: Any, bounds: Bounds, most: int) -> list[np.ndarray]:
+def _words(own: Sums, clipped: np.ndarray, bounds: Bounds, most: int) -> list[np.ndarray]:
     return [
         _two_words(own.beta, bounds.examples, most),
         _two_words(own.domain_loss, bounds.loss * bounds.examples, most),
         own.domain_count.astype(np.int32),
         own.left_out.astype(np.int32),
-        np.asarray(clipped, np.int32),
+        clipped,
     ]
 
 

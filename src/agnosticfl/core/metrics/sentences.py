@@ -48,7 +48,7 @@ def _with_derivative() -> Callable[[Array, Array], Array]:
     return function
 
 
-def _cross_entropy(logits: Any, targets: Any) -> tuple[Array, tuple[Array, ...]]:
+def _cross_entropy(logits: Any, targets: Any) -> tuple[Any, tuple[Any, ...]]:
     numbers = numpy_of(logits)
     total = _log_sum_exp(logits) if numbers is np else jax.nn.logsumexp(logits, -1, keepdims=True)
     own = numbers.take_along_axis(logits, targets[..., None], axis=-1)

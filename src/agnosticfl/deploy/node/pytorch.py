@@ -158,7 +158,11 @@ def _evaluated(create: Create, function: Forward) -> Callable[[Params, Examples]
 
 def _traced(arrays: Iterable[Any]) -> bool:
     """Whether JAX is just finding out what a program does."""
-    return "jax" in sys.modules and any(isinstance(array, jax.core.Tracer) for array in arrays)
+    if "jax" not in sys.modules:
+        return False
+    from jax.core import Tracer
+
+    return any(isinstance(array, Tracer) for array in arrays)
 
 
 def named_arrays(module: Module) -> dict[str, np.ndarray]:
