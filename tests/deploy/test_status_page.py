@@ -4,7 +4,6 @@
 import base64
 import os
 import re
-import shutil
 import ssl
 import subprocess
 import sys
@@ -46,20 +45,8 @@ from agnosticfl.deploy.seeing.status import (
 )
 from agnosticfl.deploy.supervise import children
 from agnosticfl.errors import BadInput
+from tests.helpers.browser import browser_tests, chromium
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-OPTIONS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--ignore-certificate-errors",
-)
 PASSWORD = "correct horse battery"
 EVIL = "Chur <script>document.title='taken'</script>"
 
@@ -291,24 +278,11 @@ def test_lines_keep_within_the_chart_and_absent_domains_leave_no_point():
     assert (many.count("pale"), many[-1]) == (19, "c0")
 
 
-browser_tests = pytest.mark.skipif(
-    CHROMIUM is None or DRIVER is None, reason="needs chromium and chromedriver on the path"
-)
-
-
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for option in OPTIONS:
-        options.add_argument(option)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
-    try:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    profile = tmp_path_factory.mktemp("profile")
+    with chromium(profile, "--ignore-certificate-errors") as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 def until(done: Any, what: str) -> None:

@@ -8,8 +8,12 @@ import sys
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
+from agnosticfl.core.contribution import ClientSum
+from agnosticfl.core.federated import from_arrays
+from agnosticfl.deploy.node.contribute import Call, answer
 from agnosticfl.runs.config import Config, as_table, from_table
 from agnosticfl.runs.resolve import resolve
 from tests.deploy.without_jax import (
@@ -77,6 +81,17 @@ def test_its_messages_are_those_that_it_would_send_with_jax(tmp_path: Path):
     for name, vector in expected.items():
         assert found[name] == vector, name
     assert from_table(json.loads(tables)[1], "here") == configs()[1]
+
+
+def test_numbers_come_in_the_order_of_the_server_s_parameters():
+    """Which is not that of their names, where a model of JAX has a list of layers."""
+    names = ["layers.2", "layers.10", "bias"]
+    params = {name: np.full(2, number, np.float32) for number, name in enumerate(names)}
+    none, data = np.zeros(1, np.float32), from_arrays({"x": [0.0]}, [0], [0], ["a"])
+    call = Call(resolve("toy"), data, 0, 0, 1, params, none)
+    update = {name: params[name] for name in sorted(names)}
+    sums = ClientSum(update, np.zeros((), np.float32), none, none, np.zeros((), np.float32))  # type: ignore[arg-type]
+    assert answer(call, sums, {})["float32"][:6].tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def test_all_that_is_on_its_way_can_be_imported(tmp_path: Path):

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from agnosticfl.core.metrics import Mean, Reading, reading
 from agnosticfl.core.model import Examples, Model, Params
 from agnosticfl.errors import check, choose
 from agnosticfl.registry import METRICS
+
+if TYPE_CHECKING:
+    from agnosticfl.core.ledger import Bytes  # its module needs JAX
 
 Values: TypeAlias = dict[str, float | None]  # metric -> value; None without examples
 Results: TypeAlias = dict[str, Values]  # domain -> metric -> value
@@ -67,6 +70,7 @@ class Evaluation(NamedTuple):
     examples: Sequence[int]  # [p] how many there are
     # Domain, or "" for all of them -> metric -> how far from it the exact one is at most.
     within: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    sent: "Bytes | None" = None  # what went over the network for it, if clients were asked
 
 
 def evaluator(

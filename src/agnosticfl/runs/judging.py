@@ -2,13 +2,14 @@
 """Models judged by clients, on what these keep from training: all that comes back are sums."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from agnosticfl.channels.bounds import Bounds
 from agnosticfl.channels.tallies import tallies_in_fixed_point, tallies_in_the_clear
-from agnosticfl.core.channel import Channel, is_plain
+from agnosticfl.core import tree
+from agnosticfl.core.channel import Channel, is_plain, message_bytes
 from agnosticfl.core.evaluate import Evaluation, Measured, measurer, some_clients
 from agnosticfl.core.federated import FederatedData, Splits
 from agnosticfl.core.keeping import kept_apart
@@ -18,6 +19,9 @@ from agnosticfl.core.tally import Form, Tally, added, form_of, tallies, tally, t
 from agnosticfl.errors import check
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.questions import Question
+
+if TYPE_CHECKING:
+    from agnosticfl.core.ledger import Bytes
 
 Judge: TypeAlias = Callable[[Params, Question], Evaluation]
 
@@ -60,6 +64,14 @@ def check_judged(config: Config, model: Model, data: FederatedData, clients: int
     return form
 
 
+def bytes_asked(params: Params, channel: Channel, form: Form, clients: int) -> "Bytes":
+    """What a question to so many clients costs on the network: w down, a tally up."""
+    from agnosticfl.core.ledger import Bytes, times  # here: it needs JAX
+
+    message: Any = channel.encode((), form.zeros, None)  # type: ignore[arg-type]
+    return times(clients, Bytes(tree.num_bytes(params), message_bytes(channel, message)))
+
+
 def simulated_judge(config: Config, model: Model, kept: Splits) -> Judge:
     """The clients of a simulation: some of them, always the same, for a look; all at the end."""
     form = check_judged(config, model, kept.test, kept.test.num_clients)
@@ -80,7 +92,8 @@ def simulated_judge(config: Config, model: Model, kept: Splits) -> Judge:
             return told(form, form.zeros)
         measured = measurer(model, data, config.evaluation_batch_size, clients)(params)
         channel = build_tally_channel(config, form, len(clients))
-        return told(form, _total(form, channel, measured))
+        sent = bytes_asked(params, channel, form, len(clients))
+        return told(form, _total(form, channel, measured))._replace(sent=sent)
 
     return judge
 

@@ -18,7 +18,7 @@ from agnosticfl.deploy.task import NO_PROGRESS, most_clients
 from agnosticfl.engines.reporters import Reporters
 from agnosticfl.runs.build import build_report_channel
 from agnosticfl.runs.config import Config
-from agnosticfl.runs.judging import Judge, build_tally_channel, check_judged
+from agnosticfl.runs.judging import Judge, build_tally_channel, bytes_asked, check_judged
 from agnosticfl.runs.questions import Question
 
 
@@ -53,14 +53,17 @@ def federated_judge(config: Config, model: Model, data: Splits, ask: Ask) -> Jud
             return known[asked.number]
         LOG.info("evaluation %d begins, on what clients keep for %s", asked.number, asked.split)
         total = ask(asked.number, params, way)
-        found = told(form, channel.decode((), total, key).total)
-        LOG.info("evaluation %d: %d examples", asked.number, sum(found.examples))
+        sent = bytes_asked(params, channel, form, config.clients_per_round)
+        found = told(form, channel.decode((), total, key).total)._replace(sent=sent)
+        fields = {"event": "evaluation", "number": asked.number, "examples": sum(found.examples)}
+        fields |= {"bytes_down": sent.down, "bytes_up": sent.up}
+        LOG.info("evaluation %(number)d: %(examples)d examples", fields)
         if not asked.look and not any(found.examples):
             raise NoProgress(
                 f"{NO_PROGRESS}: no sum came of evaluation {asked.number}, which no client answers"
                 " twice; the last model is in the run folder"
             )
-        known[asked.number] = found
+        known[asked.number] = found._replace(sent=None)  # once
         return found
 
     return judge

@@ -90,6 +90,10 @@ def answer(call: Call, sums: "ClientSum", state: Mapping[str, np.ndarray]) -> di
     """
     if isinstance(sums.beta, np.ndarray) and call.config.dp is None:
         place = Place(call.seed, call.round, call.client)
+        update = sums.weighted_delta
+        if isinstance(update, dict) and update.keys() == call.params.keys():
+            # By names, in the order in which the server has them: "layers.2" before "layers.10".
+            sums = sums._replace(weighted_delta=[update[name] for name in call.params])
         return answer_in_numpy(call.config, place, sums, state, call.config.compress)
     jax: Any = require("jax", "noise of a client that trains with PyTorch", "deploy")
 

@@ -67,8 +67,10 @@ def judged(
     model: Model | None,
     own: Any,
     params: dict[str, np.ndarray],
-) -> dict[str, np.ndarray]:
-    """A node's answer, packed; its operator sees the figures, in the log and in a file.
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """A node's answer, packed, and what its audit log says of it.
+
+    Its operator sees the figures, in the log and in a file.
 
     Args:
       model: in the place of the one that the task names.
@@ -87,7 +89,10 @@ def judged(
     LOG.info(in_words(asked, figures))
     if own.figures is not None:
         write_figures(own.figures, asked, figures)
-    return encoded(asked, figures)
+    found = figures.evaluation
+    others = {name: value for name, value in found.overall.items() if name != "loss"}
+    noted = {"examples": sum(found.examples), "loss": found.overall["loss"], "metrics": others}
+    return encoded(asked, figures), noted
 
 
 @functools.cache  # what is compiled for a model is found again by the model itself

@@ -8,6 +8,7 @@ same fields make the status, so nothing is told twice and the rounds know of no 
     stage       round, attempt, stage, asked         messages are out
     answers     the same, came, seconds              and their answers are in
     lost        round, client, why                   a client that does not stay to the end
+    evaluation  bytes_down, bytes_up                 by clients is done
     round       round, record                        is done
 """
 
@@ -41,7 +42,7 @@ from agnosticfl.deploy.seeing.status import (
 from agnosticfl.deploy.task import FederatedTask
 from agnosticfl.errors import BadInput
 from agnosticfl.files import read_json
-from agnosticfl.runs.records import Record, read_records
+from agnosticfl.runs.records import Record, bytes_of, read_records
 from agnosticfl.runs.resolve import title
 
 SOON = 1.0  # seconds between two writings of what is not a step of the round
@@ -58,8 +59,8 @@ def begun(status: Status, records: Sequence[Record], now: float) -> Status:
         begun=now,
         done=rounds[-1].round if rounds else 0,
         history=functools.reduce(added, rounds, ()),
-        bytes_down=sum(record["bytes_down"] for record in records),
-        bytes_up=sum(record["bytes_up"] for record in records),
+        bytes_down=sum(bytes_of(record).down for record in records),
+        bytes_up=sum(bytes_of(record).up for record in records),
     )
 
 
@@ -77,8 +78,11 @@ def told(status: Status, fields: Fields, now: float) -> Status:
             return msgspec.structs.replace(status, so_far=(*status.so_far, done))
         case "lost":
             return _lost(status, fields, now)
+        case "evaluation":
+            return _sent(status, fields["bytes_down"], fields["bytes_up"])
         case "round":
-            return _done(status, fields["record"])
+            record = fields["record"]
+            return _sent(_done(status, record), record["bytes_down"], record["bytes_up"])
         case _:
             return status
 
@@ -119,9 +123,13 @@ def _done(status: Status, record: Record) -> Status:
         history=added(status.history, round_of(record)),
         stages=status.so_far,
         so_far=(),
-        bytes_down=status.bytes_down + record["bytes_down"],
-        bytes_up=status.bytes_up + record["bytes_up"],
         privacy=spent(Path(status.out)),
+    )
+
+
+def _sent(status: Status, down: int, up: int) -> Status:
+    return msgspec.structs.replace(
+        status, bytes_down=status.bytes_down + down, bytes_up=status.bytes_up + up
     )
 
 
