@@ -94,6 +94,13 @@ def test_numbers_come_in_the_order_of_the_server_s_parameters():
     assert answer(call, sums, {})["float32"][:6].tolist() == [0, 0, 1, 1, 2, 2]
 
 
+def test_an_app_that_trains_with_jax_says_at_once_that_it_needs_it(tmp_path: Path):
+    made = "from agnosticfl.deploy.flower.client_app import client_app; client_app('.')"
+    done = in_a_process(tmp_path, "-c", made)
+    line = "a client whose client_app.py has no torch_client needs jax: pip install 'agnosticfl"
+    assert f"BadInput: {line}" in done.stderr
+
+
 def test_all_that_is_on_its_way_can_be_imported(tmp_path: Path):
     modules = list(on_the_way())
     assert {f"agnosticfl.{name}" for name in ("cli.deploy", "deploy.flower.warm")} <= set(modules)

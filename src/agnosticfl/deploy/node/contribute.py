@@ -35,6 +35,7 @@ def jax_client() -> Contribute:
 
     What was compiled is kept, as long as the same is asked of the same examples.
     """
+    require("jax", "a client whose client_app.py has no torch_client", "deploy")  # now, not later
     kept: dict[tuple[int, int], tuple[FederatedData, Config, Contribute]] = {}
 
     def contribute(call: Call) -> "ClientSum":
