@@ -133,7 +133,8 @@ def prepare(place: Path) -> FederatedTask:
     for number, name in enumerate(PEOPLE):
         home = place / name
         home.mkdir()
-        run("keys", "client", home / f"{name}.key", "--domains", ",".join(task.domains))
+        own = ["--domains", ",".join(task.domains), "--contact", name]
+        run("keys", "client", home / f"{name}.key", *own)
         store(home / "own", dealt_to(whole, number, len(PEOPLE)))
         shutil.copytree(server / "app", home / "app")
         shutil.copy(server / "keys" / "ca.pem", home)
