@@ -46,6 +46,7 @@ LOG = logging.getLogger("flwr")
 FAREWELL = 5.0  # seconds to sign off from the server
 UNAUTHORIZED = 401
 JUST_NOW = 2.0  # seconds
+HELD = 1.0  # seconds after which a look was held by the server until there was something to see
 SILENCE = 30.0  # seconds without an answer of the server, after which a client asks why
 LOOK = 5.0  # seconds between two looks at that
 
@@ -95,7 +96,7 @@ def serve(connection: Connection, app: OwnApp, longest: float) -> NoReturn:
         now = time.monotonic()
         if one_message(connection, app):
             pace.answered(now)
-        else:
+        elif time.monotonic() - now < HELD:
             time.sleep(pace.pause())
 
 
