@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message
@@ -23,6 +24,7 @@ from agnosticfl.deploy.flower.strategy import AgnosticStrategy
 from agnosticfl.deploy.node.contribute import jax_client
 from agnosticfl.deploy.roster import read_roster
 from agnosticfl.deploy.seeing.keeping import begun, first, told
+from agnosticfl.deploy.seeing.status import PLAYING, Server, Status, View
 from agnosticfl.deploy.supervise.local import make_members
 from agnosticfl.deploy.task import (
     EVALUATION,
@@ -194,6 +196,22 @@ def test_evaluations_are_in_the_ledger(clear: tuple[Path, FakeGrid], simulated: 
     for event in range(3):
         status = told(status, {"event": "evaluation", **_as_event(once), "number": event}, 0.0)
     assert status.bytes_down + status.bytes_up == whole
+
+
+def test_who_looks_at_the_server_sees_which_sum_is_under_way():
+    fields = {"event": "stage", "round": 3, "attempt": 1, "stage": "joins", "asked": 4}
+    ended = msgspec.structs.replace(first(toy(), Path("run")), done=3, phase=PLAYING)
+
+    def seen(status: Status) -> str:
+        return View(0.0, True, Server(0, 0.0, "", "", ""), status).in_words
+
+    assert seen(ended) == "all rounds are done; the models are judged"
+    asked = told(ended, {**fields, "kind": EVALUATION}, 0.0)
+    assert seen(asked) == "evaluation 3: joins"
+    came = told(asked, {**fields, "event": "answers", "came": 4, "seconds": 1.0}, 0.0)
+    assert [stage.name for stage in came.so_far] == ["joins, evaluation 3"]
+    training = told(msgspec.structs.replace(asked, done=1), {**fields, "kind": TRAINING}, 0.0)
+    assert seen(training) == "round 2 of 3: joins"
 
 
 def _as_event(asked: dict[str, int]) -> dict[str, int]:

@@ -274,6 +274,8 @@ def test_lines_keep_within_the_chart_and_absent_domains_leave_no_point():
     places = [tuple(map(float, p.split(","))) for p in (*first.split(), *second.split())]
     assert all(0 <= x <= 420 and 0 <= y <= 220 for x, y in places)
     assert chart([1], [[None]], ["c0"], "nothing") == ""
+    close = chart([7], [[0.5004], [0.4996]], ["c0", "c1"], "nearly the same")
+    assert re.findall(r">([^<]*)</text>", close) == ["0.4996", "0.5", "0.5004", "round 7"]
     many = colours([float(i) for i in range(20)])
     assert (many.count("pale"), many[-1]) == (19, "c0")
 
