@@ -188,7 +188,7 @@ def test_evaluations_are_in_the_ledger(clear: tuple[Path, FakeGrid], simulated: 
     table = ledger(compare_runs(load_runs([clear[0] / "run"])))
     assert [entry.text for entry in table.header][-2:] == ["whole run", "of that, evaluations"]
     trained = sum(r["bytes_down"] + r["bytes_up"] for r in read_records(clear[0] / "run"))
-    whole, asked = (entry.value for entry in table.rows[0][-2:])
+    whole, asked = (entry.value or 0 for entry in table.rows[0][-2:])
     assert asked == 4 * sum(once.values())
     assert whole == trained + asked
     # Who looks at the server sees all of it, too.
