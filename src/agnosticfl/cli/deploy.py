@@ -18,6 +18,7 @@ from agnosticfl.cli.arguments import (
     Authority,
     Data,
     Dishonest,
+    Dp,
     Fewest,
     MinExamples,
     NodeKey,
@@ -30,6 +31,7 @@ from agnosticfl.cli.arguments import (
     State,
     Task,
     When,
+    keys_of,
 )
 from agnosticfl.cli.check import check as check_client
 from agnosticfl.cli.plain import Program
@@ -77,6 +79,7 @@ def init(
         Path | None,
         typer.Option(metavar="KEYS", help="What `keys server` made; --secure needs it."),
     ] = None,
+    dp: Dp = None,
     sets: Sets = None,
 ) -> None:
     """Write the Flower app of a task, ready to be served.
@@ -99,11 +102,20 @@ def init(
         server_key = read_verify_key(file).hex()
     # Room for the clients that are asked beyond those waited for, as the app has it.
     room = [f"secure.most_clients={num_asked(RoundPolicy(clients, clients))}"] if secure else []
-    agreed = _task(task, clients, algorithm, rounds, seed, secure, [*room, *(sets or ())])
+    settings = [*room, *(sets or ()), *keys_of("dp", dp)]
+    agreed = _task(task, clients, algorithm, rounds, seed, secure, settings)
     write_app(folder, agreed._replace(server_key=server_key))
     typer.echo(f"{folder}: the Flower app of {task} for {clients} clients per round")
     if secure:
         typer.echo(_borne(clients))
+    _say_private(agreed.config)
+
+
+def _say_private(config: Any) -> None:
+    from agnosticfl.deploy.private import in_words
+
+    if config.dp is not None:
+        typer.echo(in_words(config))
 
 
 def _borne(clients: int) -> str:
@@ -135,11 +147,19 @@ def _task(
     rows = None if dealing else _of_clients(config)
     if rows is not None:
         return new_task(config, rows)
-    # What is not allowed is refused here.
-    built = build(msgspec.structs.replace(config, clients_per_round=1))
+    # What is not allowed is refused here; what noise needs was, and one client has none.
+    built = build(msgspec.structs.replace(config, clients_per_round=1, dp=None))
+    _check_private(config, built.model, built.data)
     if dealing:
         check_nodes(built.data.train, clients)
     return new_task(config, built.data)
+
+
+def _check_private(config: Any, model: Any, data: Any) -> None:
+    from agnosticfl.deploy.private import check_private
+
+    if config.dp is not None:
+        check_private(config, model, data)
 
 
 def _of_clients(config: Any) -> Any:
@@ -162,6 +182,7 @@ def _of_clients(config: Any) -> Any:
         return None
     model = MODELS.build(config.model, "model")
     check_features(model, data, config.model["name"])
+    _check_private(config, model, data)
     check_judged(config, model, data.test, most_clients(config))
     return data
 
@@ -176,6 +197,7 @@ def local(
     out: Annotated[Path | None, typer.Option(help="Run folder; below runs/ by default.")] = None,
     secure: Secure = False,
     supernode: SuperNode = False,
+    dp: Dp = None,
     sets: Sets = None,
     resume: Resume = False,
 ) -> None:
@@ -188,11 +210,13 @@ def local(
     from agnosticfl.cli.console import messages, print_report
     from agnosticfl.deploy.supervise.local import run_locally
 
-    agreed = _task(task, nodes, algorithm, rounds, seed, secure, sets, dealing=True)
+    settings = [*(sets or ()), *keys_of("dp", dp)]
+    agreed = _task(task, nodes, algorithm, rounds, seed, secure, settings, dealing=True)
     folder = out or Path("runs") / f"{agreed.config.task}-{algorithm}-deployed-seed{seed}"
     _check_new(folder, resume)
     if secure:
         typer.echo(_borne(nodes))
+    _say_private(agreed.config)
 
     def serve(**watch: Any) -> bool:
         return run_locally(agreed, folder, nodes, supernode=supernode, say=messages, **watch)
@@ -331,6 +355,13 @@ def client(
     most_rounds: Annotated[
         int, typer.Option(help="Take part in so many rounds of a run at most; 0: in all.")
     ] = 0,
+    most_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            metavar="E",
+            help="Private runs: spend no more than this ε in all runs of this --state together.",
+        ),
+    ] = None,
     consent: Annotated[
         Path | None,
         typer.Option(
@@ -360,6 +391,7 @@ def client(
     from agnosticfl.deploy.node.allowance import ROUNDS
     from agnosticfl.deploy.node.audit import FILE as AUDIT
     from agnosticfl.deploy.node.examples import held_domains
+    from agnosticfl.deploy.node.ledger import FILE as LEDGER
     from agnosticfl.deploy.supervise import children as processes
     from agnosticfl.deploy.supervise.trial import check_flower
     from agnosticfl.deploy.task import FIGURES, check_program, read_task
@@ -381,6 +413,12 @@ def client(
     check(log.parent.is_dir(), f"--audit is {log}, and there is no folder {log.parent}")
     check(most_rounds >= 0, f"--most-rounds is {most_rounds}; it must be at least 0")
     config |= {"audit": str(log), "most-rounds": most_rounds, "rounds": str(link.home / ROUNDS)}
+    check(
+        most_epsilon is None or most_epsilon > 0,
+        f"--most-epsilon is {most_epsilon}; it must be a number above 0",
+    )
+    config |= {"ledger": str(link.home / LEDGER)}
+    config |= {} if most_epsilon is None else {"most-epsilon": str(most_epsilon)}
     config |= {} if consent is None else {"consent": str(consent.resolve())}
     if roster is not None:
         own = link.home / accepted.FILE  # what is worked with: `roster` may change at any time

@@ -113,11 +113,7 @@ def federated_config(config: Config, nodes: int) -> Config:
         find_method(config.algorithm).deployable,
         f"algorithm {config.algorithm!r} cannot be deployed: its rounds are more than one sum",
     )
-    check(
-        config.dp is None,
-        "dp cannot be deployed yet: its noise follows from the run's seed, which the server knows",
-    )
-    return msgspec.structs.replace(
+    config = msgspec.structs.replace(
         config,
         clients_per_round=nodes,
         sampling={"name": "uniform"},
@@ -125,6 +121,11 @@ def federated_config(config: Config, nodes: int) -> Config:
         lanes=None,
         checkpoint_every=1,
     )
+    if config.dp is None:
+        return config
+    from agnosticfl.deploy.private import federated_dp  # which needs this file
+
+    return msgspec.structs.replace(config, dp=federated_dp(config))
 
 
 def most_clients(config: Config) -> int:

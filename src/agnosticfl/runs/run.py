@@ -110,6 +110,7 @@ def _played_to_the_end(
     """The rounds that are left, and the summary."""
     config, domains, first = built.config, built.data.train.domains, processes.is_first()
     spending = Spending(built, out, state)
+    built = spending.counting(built)
     state, look = spending.state, _lookout(built, spending, say)
     with contextlib.ExitStack() as stack:
         sinks = [stack.enter_context(start(config, out, say)) for start in starts if first]

@@ -12,13 +12,13 @@ from agnosticfl.core.evaluate import Evaluation
 from agnosticfl.core.federated import Splits
 from agnosticfl.core.model import Model, Params
 from agnosticfl.core.precision import model_in_precision
-from agnosticfl.core.tally import told
 from agnosticfl.deploy.flower.federation import LOG, NoProgress
+from agnosticfl.deploy.private import tally_noise
 from agnosticfl.deploy.task import NO_PROGRESS, most_clients
 from agnosticfl.engines.reporters import Reporters
 from agnosticfl.runs.build import build_report_channel
 from agnosticfl.runs.config import Config
-from agnosticfl.runs.judging import Judge, build_tally_channel, check_judged
+from agnosticfl.runs.judging import Judge, build_tally_channel, check_judged, said
 from agnosticfl.runs.questions import Question
 
 
@@ -43,8 +43,9 @@ def federated_judge(config: Config, model: Model, data: Splits, ask: Ask) -> Jud
     """
     room = most_clients(config)
     form = check_judged(config, model_in_precision(model, config.precision), data.test, room)
-    channel, key = build_tally_channel(config, form, room), jax.random.key(0)
-    nobody = channel.encode((), form.zeros, key)
+    noise = None if config.dp is None else tally_noise(config, form.readings)
+    channel = build_tally_channel(config, form, room, noise)
+    nobody = channel.encode((), form.zeros, jax.random.key(0))
     way = Way(channel, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), nobody))
     known: dict[int, Evaluation] = {}  # a model at its end may be one that was looked at
 
@@ -53,9 +54,10 @@ def federated_judge(config: Config, model: Model, data: Splits, ask: Ask) -> Jud
             return known[asked.number]
         LOG.info("evaluation %d begins, on what clients keep for %s", asked.number, asked.split)
         total = ask(asked.number, params, way)
-        found = told(form, channel.decode((), total, key).total)
-        LOG.info("evaluation %d: %d examples", asked.number, sum(found.examples))
-        if not asked.look and not any(found.examples):
+        found = said(form, channel, total, noise)
+        what = "examples" if noise is None else "clients, as far as noise tells"
+        LOG.info("evaluation %d: %d %s", asked.number, sum(found.examples), what)
+        if not asked.look and not any(found.examples) and noise is None:
             raise NoProgress(
                 f"{NO_PROGRESS}: no sum came of evaluation {asked.number}, which no client answers"
                 " twice; the last model is in the run folder"

@@ -91,6 +91,9 @@ class SecureStrategy(AgnosticStrategy):
         super().__init__(config, folder, policy, data, model)
         self.members = tuple(members) or tuple(map(str, range(len(agreement.roster))))
         self.agreement, self.key = check_agreement(agreement), key
+        # Beside the run folder, a line for each sum that vectors were asked for.
+        self._asked = folder.with_name(f"{folder.name}.asked")
+        self._run = agreement.run.decode(errors="replace")
         check(verify_key(key) == agreement.server, "the server's signing key is not the app's")
         asked, room = num_asked(policy), most_clients(config)
         check(
@@ -127,6 +130,15 @@ class SecureStrategy(AgnosticStrategy):
         other._next, other._asks_for = None, (self, kind)
         return other
 
+    def num_asked(self) -> int:
+        lines = self._asked.read_text("utf-8").splitlines() if self._asked.exists() else []
+        return sum(line.rpartition(" ")[0] == self._run for line in lines)
+
+    def _note_asked(self, attempt: Attempt) -> None:
+        if self.privacy is not None:
+            with self._asked.open("a", encoding="utf-8") as file:
+                file.write(f"{self._run} {attempt.kind}-{attempt.round}-{attempt.number}\n")
+
     def learn_from(self, other: Any) -> None:
         self._last, self._cheats, self._losses = other._last, other._cheats, other._losses
 
@@ -158,6 +170,7 @@ class SecureStrategy(AgnosticStrategy):
         sent = wire.digest(attempt.round, arrays)
         opening = Opening(coming.prepared, attempt.round, length, short, bits, sent)  # type: ignore[arg-type]
         following = self._following(grid, attempt)
+        self._note_asked(attempt)
         try:
             while opening.requests:
                 self._step(grid, opening, coming.nodes, following, arrays, attempt)

@@ -92,6 +92,26 @@ def answer(call: Call, sums: "ClientSum", state: Mapping[str, np.ndarray]) -> di
     from agnosticfl.deploy import wire
     from agnosticfl.runs.build import build_channel
 
-    channel = build_channel(call.config, None)(jax.eval_shape(lambda: sums))
+    like = jax.eval_shape(lambda: sums)
+    if call.config.dp is not None:
+        return _private_answer(call, sums, like, state)
+    channel = build_channel(call.config, None)(like)
     key = jax.random.fold_in(client_key(call.seed, call.round, call.client), ENCODE)
     return wire.pack(channel.encode(tree.from_named(state, channel.init()), sums, key))
+
+
+def _private_answer(
+    call: Call, sums: "ClientSum", like: "ClientSum", state: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The same under differential privacy: clipped and noised as the client's own task says."""
+    import jax
+
+    from agnosticfl.core.contribution import usable
+    from agnosticfl.deploy.node.noised import check_state, with_noise
+    from agnosticfl.deploy.private import privacy_of
+
+    privacy = privacy_of(call.config, like)
+    channel = privacy.channel(like)
+    own = check_state(channel, state)
+    no_key = jax.random.key(0)  # nothing is rounded at random
+    return with_noise(channel.encode(own, usable(sums), no_key), privacy.scale)

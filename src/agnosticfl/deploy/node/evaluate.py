@@ -23,6 +23,8 @@ from agnosticfl.core.precision import model_in_precision
 from agnosticfl.core.random import client_key
 from agnosticfl.core.tally import Form, Tally, form_of, tally, told
 from agnosticfl.deploy import wire
+from agnosticfl.deploy.node.noised import with_noise
+from agnosticfl.deploy.private import tally_noise
 from agnosticfl.deploy.task import EVALUATION, REPORT, most_clients
 from agnosticfl.errors import check
 from agnosticfl.files import finite
@@ -123,7 +125,12 @@ def encoded(asked: Asked, figures: Figures) -> dict[str, np.ndarray]:
         own = report(jax.numpy.asarray(loss), jax.numpy.asarray(count))
         channel = build_report_channel(asked.config, asked.config.clients_per_round)(own)
         return wire.pack(channel.encode(channel.init(), own, key))
-    channel = build_tally_channel(asked.config, figures.form, most_clients(asked.config))
+    clients = most_clients(asked.config)
+    if asked.config.dp is not None:
+        noise = tally_noise(asked.config, figures.form.readings)
+        channel = build_tally_channel(asked.config, figures.form, clients, noise)
+        return with_noise(channel.encode((), figures.own, key), noise.scale)
+    channel = build_tally_channel(asked.config, figures.form, clients)
     return wire.pack(channel.encode((), figures.own, key))
 
 
