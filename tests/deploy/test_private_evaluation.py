@@ -71,7 +71,7 @@ def test_a_private_federation_judges_as_the_simulation_does(
     assert found["examples"] == expected["examples"] == {}
     # Two rounds, two looks, and at the end the last model and the best on what is kept for it.
     sums = found["privacy"]["sums"]
-    assert sums == [read(tmp_path / f"{n}.ledger")[task.run].sums for n in range(NODES)][0]
+    assert sums == read(tmp_path / "0.ledger")[task.run].sums
     assert 2 + 2 + 1 <= sums <= planned_sums(task.config)
     assert expected["privacy"]["rounds"] == sums
 
@@ -86,11 +86,10 @@ def assert_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
 def test_a_look_that_a_resume_repeats_is_charged_again(tmp_path: Path):
     """Of those who train, the same budget: rounds and looks together."""
     config = private_toy(rounds=4, **BY_CLIENTS).config
-    calls: list[int] = []
+    calls: list[Any] = []
+    stop: dict[str, Any] = {"should_stop": lambda: len(calls) == 2, "on_round": calls.append}
     with pytest.raises(Stopped):
-        simulate(
-            tmp_path / "run", config, should_stop=lambda: len(calls) == 2, on_round=calls.append
-        )
+        simulate(tmp_path / "run", config, **stop)
     before = read_json(tmp_path / "run" / "privacy.json")
     assert before["rounds"] == 2 + 2
     summary = simulate(tmp_path / "run", config, resume=True)
@@ -119,7 +118,7 @@ def test_what_would_leak_is_refused_in_the_simulator(
 
 
 def form(*domains: str) -> Form:
-    how = Reading(lambda mean: mean, False)
+    how = Reading(higher_is_better=False)
     return Form({"loss": how, "other": how}, {}, {}, domains, classes=0, longest=1)
 
 
@@ -130,7 +129,7 @@ def own_tally(loss: list[float], count: list[float]) -> Tally:
 
 def test_a_clients_tally_is_a_vector_of_norm_one_whatever_it_holds():
     noise = TallyNoise(scale_among(0.001, 4, 2), by_clients, {"loss": 5.0})
-    channel = noised_tallies(form("a", "b"), noise)
+    channel = noised_tallies(noise)
     units = noise.scale.units
     for loss, count in (([1.0, 2.0], [1.0, 1000.0]), ([1e9, -1e9], [1.0, 1.0]), ([5, 5], [9, 0])):
         vector = channel.encode((), own_tally(loss, count), None)  # type: ignore[arg-type]
@@ -144,7 +143,7 @@ def test_a_clients_tally_is_a_vector_of_norm_one_whatever_it_holds():
 
 def test_the_sum_is_read_as_means_over_clients_and_one_that_may_be_noise_is_not_read():
     noise = TallyNoise(scale_among(0.1, 4, 2), by_clients, {"loss": 5.0})
-    channel, whole = noised_tallies(form("a", "b"), noise), form("a", "b")
+    channel, whole = noised_tallies(noise), form("a", "b")
     loss: list[list[float]] = [[1, 2], [3, 2], [2, 9], [2, 0]]
     count: list[list[float]] = [[10, 0], [1, 0], [7, 0], [7, 0]]
     total = sum(
