@@ -18,6 +18,7 @@ from agnosticfl.data.store import write_store
 from agnosticfl.deploy.keys import make_node_key
 from agnosticfl.deploy.node.examples import dealt_to
 from agnosticfl.deploy.supervise import children
+from agnosticfl.files import read_json
 from agnosticfl.runs.build import build
 from agnosticfl.runs.records import read_records
 from tests.deploy.federations import NODES, assert_same, simulate, toy
@@ -84,6 +85,27 @@ def test_the_local_federations_of_the_page(shell: Shell, tmp_path: Path, line: s
     assert rounds(out) == int(line.split("--rounds ")[1].split()[0])
     assert (out / "report.html").exists()
     assert "centre -1" in said
+
+
+def test_a_private_federation_of_three_nodes(shell: Shell, tmp_path: Path):
+    """Real nodes, secure sums, noise of their own; clients evaluate, and everything is counted."""
+    out = tmp_path / "run"
+    line = "deploy local toy --nodes 3 --rounds 2 --secure --dp epsilon=8,delta=1e-6"
+    sets = ("--set", "evaluation_by=clients", "--set", "evaluation_every=2", "--out", str(out))
+    said = shell.run([*line.split(), *sets])
+    assert not shell.running()
+    assert "ε 8 at δ 1e-06 for every client" in said
+    assert "the noise of 2 honest clients is enough" in said
+    assert rounds(out) == 2
+    spent = read_json(out / "privacy.json")
+    assert spent["private"]
+    assert spent["honest"] == 2
+    assert 0 < spent["epsilon"] < 8
+    # Two rounds, a look, and the model at the end.
+    assert spent["sums"] == 2 + 1 + 1
+    assert len((tmp_path / "run.asked").read_text().splitlines()) == spent["sums"]
+    assert read_json(out / "summary.json")["privacy"] == spent
+    assert (out / "report.html").exists()
 
 
 class Page:

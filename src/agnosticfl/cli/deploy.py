@@ -398,6 +398,10 @@ def client(
 
     eligibility.conditions([name for name in when.split(",") if name], min_examples)
     check(0 < poll <= MOST, f"--poll is {poll}; it must be above 0 and at most {MOST:.0f} seconds")
+    check(
+        most_epsilon is None or most_epsilon > 0,
+        f"--most-epsilon is {most_epsilon}; it must be a number above 0",
+    )
     sign = key.with_suffix(".sign")
     for file in (authority, key, *((roster, sign) if roster else ())):
         check(file.is_file(), f"there is no file {file}")
@@ -413,10 +417,6 @@ def client(
     check(log.parent.is_dir(), f"--audit is {log}, and there is no folder {log.parent}")
     check(most_rounds >= 0, f"--most-rounds is {most_rounds}; it must be at least 0")
     config |= {"audit": str(log), "most-rounds": most_rounds, "rounds": str(link.home / ROUNDS)}
-    check(
-        most_epsilon is None or most_epsilon > 0,
-        f"--most-epsilon is {most_epsilon}; it must be a number above 0",
-    )
     config |= {"ledger": str(link.home / LEDGER)}
     config |= {} if most_epsilon is None else {"most-epsilon": str(most_epsilon)}
     config |= {} if consent is None else {"consent": str(consent.resolve())}
