@@ -12,8 +12,11 @@ import pytest
 
 from agnosticfl.channels.dp.noise import NOISE_WIDTH, Scale, scale_for, too_long, units_for
 from agnosticfl.core.contribution import contribution_shapes
-from agnosticfl.deploy.flower import federation
+from agnosticfl.deploy.check import Joiner
+from agnosticfl.deploy.check import _privacy as check_privacy
+from agnosticfl.deploy.flower import audited, federation
 from agnosticfl.deploy.flower.federation import NoProgress
+from agnosticfl.deploy.node.ledger import FILE as LEDGER
 from agnosticfl.deploy.node.ledger import Ledger, read
 from agnosticfl.deploy.node.noised import with_noise
 from agnosticfl.deploy.private import (
@@ -229,8 +232,6 @@ def test_a_ledger_that_cannot_be_read_ends_it(tmp_path: Path, content: str):
 def test_without_a_ledger_a_client_takes_no_part(
     tmp_path: Path, keys: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    from agnosticfl.deploy.flower import audited
-
     monkeypatch.setattr(audited, "ledger_of", _without(audited.ledger_of))
     with pytest.raises(NoProgress):
         play(tmp_path, keys, task=private_toy(rounds=1), attempts=1)
@@ -302,3 +303,15 @@ def test_a_vector_that_is_too_long_is_left_out_whatever_made_it(caplog: pytest.L
     for bad in (2 * one, np.full(50, -(2**31), np.int32)):
         assert np.abs(with_noise(bad, scale)["int32"]).max() < 200
     assert "too long, and is left out" in caplog.text
+
+
+def test_the_check_before_joining_says_what_is_left(tmp_path: Path):
+    task = private_toy()
+    nowhere = Path("nowhere")
+    joiner = Joiner("host:1", nowhere, nowhere, nowhere, nowhere, tmp_path)
+    assert check_privacy(joiner, task) == "ε 0 of 8 is spent (δ 1e-06)"
+    row = {"sums": 1, "rho": cost(task.config)}
+    (tmp_path / LEDGER).write_text(json.dumps({task.run: row}))
+    assert "of 8 is spent" in check_privacy(joiner, task)
+    with pytest.raises(BadInput, match="the most its operator allows"):
+        check_privacy(joiner._replace(most_epsilon=1.0), task)

@@ -60,6 +60,13 @@ Dishonest = Annotated[
     int,
     typer.Option(help="Secure rounds: clients of a round that may work for the server, or 5 %."),
 ]
+MostEpsilon = Annotated[
+    float | None,
+    typer.Option(
+        metavar="E",
+        help="Private runs: spend no more than this ε in all runs of this --state together.",
+    ),
+]
 State = Annotated[Path, typer.Option(metavar="FOLDER", help="Where Flower keeps its own things.")]
 
 

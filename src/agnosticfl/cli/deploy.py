@@ -21,6 +21,7 @@ from agnosticfl.cli.arguments import (
     Dp,
     Fewest,
     MinExamples,
+    MostEpsilon,
     NodeKey,
     Resume,
     Roster,
@@ -355,13 +356,7 @@ def client(
     most_rounds: Annotated[
         int, typer.Option(help="Take part in so many rounds of a run at most; 0: in all.")
     ] = 0,
-    most_epsilon: Annotated[
-        float | None,
-        typer.Option(
-            metavar="E",
-            help="Private runs: spend no more than this ε in all runs of this --state together.",
-        ),
-    ] = None,
+    most_epsilon: MostEpsilon = None,
     consent: Annotated[
         Path | None,
         typer.Option(

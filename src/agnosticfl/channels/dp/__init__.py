@@ -200,7 +200,7 @@ def differential_privacy(
         z = accounting.find_noise(budget, sums)
     check(0 < z < math.inf, f"dp: noise_multiplier is {z}; it must be a number above 0")
     units = units_of(z)
-    check_fine(run, size, units)
+    _check_fine(run, size, units)
     budget, scale = (
         budget._replace(accountant=accountant(units, worst)),
         scale_for(z, units, shares),
@@ -234,7 +234,7 @@ def differential_privacy(
     )
 
 
-def check_fine(run: RunFacts, size: int, units: int) -> None:
+def _check_fine(run: RunFacts, size: int, units: int) -> None:
     """Refuses a federation whose whole numbers are too coarse for what its clients count with."""
     check(
         run.federation is None or rounding_sensitivity(size, units) <= 1 + ROUNDED,
