@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Federations under differential privacy: clients add the noise, and keep count of it."""
 
+import io
 import json
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 
 from agnosticfl.channels.dp.noise import NOISE_WIDTH, Scale, scale_for, too_long, units_for
 from agnosticfl.core.contribution import contribution_shapes
 from agnosticfl.deploy.check import Joiner
 from agnosticfl.deploy.check import _privacy as check_privacy
 from agnosticfl.deploy.flower import audited, federation
-from agnosticfl.deploy.flower.federation import NoProgress
+from agnosticfl.deploy.flower.federation import LOG, NoProgress
 from agnosticfl.deploy.node.ledger import FILE as LEDGER
 from agnosticfl.deploy.node.ledger import Ledger, read
 from agnosticfl.deploy.node.noised import with_noise
@@ -26,6 +29,12 @@ from agnosticfl.deploy.private import (
     planned_sums,
     privacy_of,
 )
+from agnosticfl.deploy.seeing.keeping import watched
+from agnosticfl.deploy.seeing.page import page
+from agnosticfl.deploy.seeing.prometheus import metrics
+from agnosticfl.deploy.seeing.status import STATUS, Server, Status, View
+from agnosticfl.deploy.seeing.status import read as read_status
+from agnosticfl.deploy.seeing.terminal import shown
 from agnosticfl.errors import BadInput
 from agnosticfl.files import read_json
 from agnosticfl.privacy import accounting
@@ -315,3 +324,23 @@ def test_the_check_before_joining_says_what_is_left(tmp_path: Path):
     assert "of 8 is spent" in check_privacy(joiner, task)
     with pytest.raises(BadInput, match="the most its operator allows"):
         check_privacy(joiner._replace(most_epsilon=1.0), task)
+
+
+def test_what_was_spent_is_seen_and_times_are_not_told(tmp_path: Path, keys: Path):
+    """In the status, on the page, for Prometheus and in the terminal."""
+    task, out = private_toy(), tmp_path / "run"
+    LOG.setLevel(logging.INFO)
+    with watched(LOG, task, out, str(tmp_path), "text"):
+        play(tmp_path, keys, rounds=2, task=task)
+    status = read_status(tmp_path, STATUS, Status)
+    assert status is not None
+    assert status.privacy is not None
+    assert 0 < status.privacy.epsilon < status.privacy.budget == 8
+    assert [(each.time, each.seconds) for each in status.history] == [(None, None)] * 2
+    server = Server(1, 0.0, str(out), "127.0.0.1:8000", "", ())
+    seen = View(0.0, False, server, status)
+    assert f"{status.privacy.epsilon:.3g} of 8" in page(seen)
+    assert f"agnosticfl_privacy_epsilon {status.privacy.epsilon}" in metrics(seen)
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(shown(seen))
+    assert f"ε {status.privacy.epsilon:.3g} of 8 is spent" in console.export_text()
