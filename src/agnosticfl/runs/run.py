@@ -30,7 +30,7 @@ from agnosticfl.runs import checkpoint, kept, processes
 from agnosticfl.runs.about import facts_of, write_facts
 from agnosticfl.runs.build import Built, build
 from agnosticfl.runs.config import Config
-from agnosticfl.runs.folder import SPENT, found_before, locked, open_folder, saying_full_disk
+from agnosticfl.runs.folder import found_before, locked, open_folder, saying_full_disk
 from agnosticfl.runs.judging import Judge
 from agnosticfl.runs.playing import numbers, played, small_params
 from agnosticfl.runs.predictions import write_predictions
@@ -178,7 +178,7 @@ def _ended(built: Built, out: Path, state: ServerState, spending: Spending) -> d
         write_predictions(out, "best", built, results)
         summary["best"] = {**look._asdict(), **as_summary(results)}
     if built.privacy is not None:
-        summary["privacy"] = read_json(out / SPENT)
+        summary["privacy"] = spending.told()
     return {
         **summary,
         "diverged": divergence(summary, records, built.judged_by),

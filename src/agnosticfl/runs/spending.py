@@ -43,6 +43,11 @@ class Spending:
         self._rounds = rounds
         self._write()
 
+    def told(self) -> dict[str, Any]:
+        """What is spent by now, as the file then says."""
+        self._write()
+        return read_json(self._file)
+
     def counting(self, built: Built) -> Built:
         """The same, whose clients are charged for what they say of models before they say it."""
         inner, known = built.judge, dict[int, Evaluation]()
