@@ -15,6 +15,7 @@ from agnosticfl.deploy.flower.evaluations import Way
 from agnosticfl.deploy.flower.federation import Abandoned, Attempt, NoProgress
 from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
 from agnosticfl.deploy.flower.server_app import server_data
+from agnosticfl.deploy.flower.standing import Standing
 from agnosticfl.deploy.node import noised
 from agnosticfl.deploy.node.ledger import read
 from agnosticfl.deploy.private import planned_sums
@@ -126,7 +127,7 @@ def test_a_vector_for_a_sum_of_another_kind_is_refused(
         tmp_path / "more",
         POLICY._replace(minimum=3, step=0.2),
         server_data(task, {"data": ""}),
-        agreement_of(task, read_roster(keys / "roster"), 3, 1),
+        Standing(agreement_of(task, read_roster(keys / "roster"), 3, 1)),
         SERVER,
     )
     other = strategy.asking(kind, 1, Way(strategy.channel, strategy.message))

@@ -77,7 +77,7 @@ class AgnosticStrategy(Strategy):
         self.config, self.folder, self.policy = config, folder, check_policy(policy)
         self.data, self.model = data, model or MODELS.build(config.model, "model")
         sums = contribution_shapes(self.model, data.train.num_domains)
-        self.privacy = None if config.dp is None else privacy_of(config, sums, self.num_asked)
+        self.privacy = None if config.dp is None else privacy_of(config, sums, self.sums_asked)
         self.channel = build_channel(config, self.privacy)(sums)
         self.message = message_shapes(self.channel, sums)  # the shapes of what a client sends
         self.total = jax.eval_shape(self.channel.summand, self.message)  # and of their sum
@@ -160,10 +160,7 @@ class AgnosticStrategy(Strategy):
             def play(attempt: Attempt) -> Total:
                 return other.attempt(grid, sent, attempt._replace(kind=kind))
 
-            try:
-                return until_done(self.policy, number, play)
-            finally:
-                self.learn_from(other)
+            return until_done(self.policy, number, play)
 
         return ask
 
@@ -174,13 +171,9 @@ class AgnosticStrategy(Strategy):
         other.channel, other.message, other.total = way.channel, way.message, way.message
         return other
 
-    def num_asked(self) -> int:
+    def sums_asked(self) -> int:
         """For how many secure sums clients were asked for their vectors: in the clear, none."""
         return 0
-
-    def learn_from(self, other: Any) -> None:
-        """Remembers what another kind of sum has shown of the clients: in the clear, nothing."""
-        del other
 
     def attempt(self, grid: Grid, sent: Broadcast, attempt: Attempt) -> Any:
         """Σ_k over the clients that report in time, or `Abandoned`."""
