@@ -30,8 +30,12 @@ from tests.deploy.private import private_toy, with_known_noise
 from tests.deploy.secure import play
 
 # So much that nothing is all noise, and parity can be seen.
-MUCH = {"epsilon": 1e5, "weight": 20.0, "clip": 5.0}
-BY_CLIENTS = {"evaluation_by": "clients", "evaluation_every": 1, "evaluation_share": 0.4}
+MUCH: dict[str, Any] = {"epsilon": 1e5, "weight": 20.0, "clip": 5.0}
+BY_CLIENTS: dict[str, Any] = {
+    "evaluation_by": "clients",
+    "evaluation_every": 1,
+    "evaluation_share": 0.4,
+}
 
 
 @pytest.fixture(autouse=True)
