@@ -2,23 +2,27 @@
 """Models judged by clients, on what these keep from training: all that comes back are sums."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import jax
 import numpy as np
 
 from agnosticfl.channels.bounds import Bounds
-from agnosticfl.channels.noised_tallies import TallyNoise, noised_tallies, told_with_noise
 from agnosticfl.channels.tallies import tallies_in_fixed_point, tallies_in_the_clear
-from agnosticfl.core.channel import Channel, is_plain
+from agnosticfl.core import tree
+from agnosticfl.core.channel import Channel, is_plain, message_bytes
 from agnosticfl.core.evaluate import Evaluation, Measured, measurer, some_clients
 from agnosticfl.core.federated import FederatedData, Splits
 from agnosticfl.core.keeping import kept_apart
+from agnosticfl.core.later import jax
 from agnosticfl.core.model import Model, Params
 from agnosticfl.core.tally import Form, Tally, added, form_of, tallies, tally, told
 from agnosticfl.errors import check
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.questions import Question
+
+if TYPE_CHECKING:
+    from agnosticfl.channels.noised_tallies import TallyNoise  # its module needs JAX
+    from agnosticfl.core.ledger import Bytes
 
 Judge: TypeAlias = Callable[[Params, Question], Evaluation]
 
@@ -28,12 +32,12 @@ def own_parts(config: Config, parts: Mapping[str, FederatedData]) -> dict[str, F
     if config.evaluation_by == "server":
         return dict(parts)
     return kept_apart(
-        parts, config.evaluation_share, _bounds(config).examples if config.secure else None
+        parts, config.evaluation_share, bounds_of(config).examples if config.secure else None
     )
 
 
 def build_tally_channel(
-    config: Config, form: Form, clients: int, noise: TallyNoise | None = None
+    config: Config, form: Form, clients: int, noise: "TallyNoise | None" = None
 ) -> Channel:
     """What happens to tallies of so many clients on their way into the sum.
 
@@ -41,17 +45,19 @@ def build_tally_channel(
       noise: of a private run.
     """
     if config.dp is not None:
+        from agnosticfl.channels.noised_tallies import noised_tallies
+
         assert noise is not None
         return noised_tallies(noise)
     if config.secure is None:
         return tallies_in_the_clear(form)
-    return tallies_in_fixed_point(form, clients, _bounds(config))
+    return tallies_in_fixed_point(form, clients, bounds_of(config))
 
 
-def _bounds(config: Config) -> Bounds:
+def bounds_of(config: Config) -> Bounds:
     """Those of the task's secure sums."""
     given = config.secure or {}
-    return Bounds(**{name: given[name] for name in ("examples", "loss") if name in given})
+    return Bounds(**{name: given[name] for name in Bounds._fields if name in given})
 
 
 def check_judged(config: Config, model: Model, data: FederatedData, clients: int) -> Form:
@@ -66,11 +72,21 @@ def check_judged(config: Config, model: Model, data: FederatedData, clients: int
     return form
 
 
-def said(form: Form, channel: Channel, total: Any, noise: TallyNoise | None) -> Evaluation:
+def bytes_asked(params: Params, channel: Channel, form: Form, clients: int) -> "Bytes":
+    """What a question to so many clients costs on the network: w down, a tally up."""
+    from agnosticfl.core.ledger import Bytes, times  # here: it needs JAX
+
+    message: Any = channel.encode((), form.zeros, None)  # type: ignore[arg-type]
+    return times(clients, Bytes(tree.num_bytes(params), message_bytes(channel, message)))
+
+
+def said(form: Form, channel: Channel, total: Any, noise: "TallyNoise | None") -> Evaluation:
     """What a sum of tallies says of a model; with noise, of some metrics only."""
-    tallied = channel.decode((), total, jax.random.key(0)).total  # nothing is rounded at random
+    tallied = channel.decode((), total, None).total  # type: ignore[arg-type]
     if noise is None:
         return told(form, tallied)
+    from agnosticfl.channels.noised_tallies import told_with_noise
+
     found, none = told(told_with_noise(form, noise), tallied), dict.fromkeys(form.readings)
     return found._replace(
         domains={domain: none | values for domain, values in found.domains.items()},
@@ -82,7 +98,7 @@ def simulated_judge(
     config: Config,
     model: Model,
     kept: Splits,
-    noise_for: Callable[[int], TallyNoise] | None = None,
+    noise_for: "Callable[[int], TallyNoise] | None" = None,
 ) -> Judge:
     """The clients of a simulation: some of them, always the same, for a look; all at the end.
 
@@ -109,8 +125,9 @@ def simulated_judge(
             measured = measurer(model, data, config.evaluation_batch_size, clients)(params)
             total = _total(form, channel, measured)
         else:
-            total = channel.encode((), form.zeros, jax.random.key(0))
-        return said(form, channel, total, noise)
+            total = channel.encode((), form.zeros, None)  # type: ignore[arg-type]
+        sent = bytes_asked(params, channel, form, len(clients))
+        return said(form, channel, total, noise)._replace(sent=sent)
 
     return judge
 
