@@ -4,6 +4,7 @@
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import msgspec
 import numpy as np
 import pytest
@@ -131,9 +132,7 @@ def test_a_vector_for_a_sum_of_another_kind_is_refused(
         SERVER,
     )
     other = strategy.asking(kind, 1, Way(strategy.channel, strategy.message))
-    sent = Broadcast(
-        {"w": np.zeros((), np.float32)}, np.ones(5, np.float32), strategy.channel.init()
-    )
+    sent = Broadcast({"w": np.zeros((), np.float32)}, jnp.ones(5), strategy.channel.init())
     with pytest.raises(Abandoned):
         other.attempt(grid, sent, Attempt(1, 1, "token", kind))
     assert caplog.text.count(f"failed: refused: the task has no {kind} 1") == NODES
