@@ -6,6 +6,7 @@ from typing import Any
 
 from agnosticfl.channels import dp
 from agnosticfl.core.evaluate import Evaluation
+from agnosticfl.core.ledger import Bytes
 from agnosticfl.core.model import Params
 from agnosticfl.core.state import ServerState
 from agnosticfl.files import read_json, write_json
@@ -55,10 +56,11 @@ class Spending:
             return built
 
         def judge(params: Params, asked: Question) -> Evaluation:
-            if asked.number not in known:  # the same model, and the same clients
-                self._asked += 1
-                self._write()
-                known[asked.number] = inner(params, asked)
+            if asked.number in known:  # the same model, and the same clients
+                return known[asked.number]._replace(sent=Bytes(0, 0))
+            self._asked += 1
+            self._write()
+            known[asked.number] = inner(params, asked)
             return known[asked.number]
 
         return built._replace(judge=judge)
