@@ -11,11 +11,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agnosticfl.deploy.task import most_clients
 from agnosticfl.errors import check
 from agnosticfl.privacy import accounting
 from agnosticfl.privacy.accounting import ROUNDED, Budget
-from agnosticfl.runs.config import Config
+from agnosticfl.runs.config import Config, most_clients
 from agnosticfl.runs.questions import num_questions
 from agnosticfl.secagg.graph import quorum, reckoned_dishonest
 

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from agnosticfl import __version__
 from agnosticfl.core.federated import Splits
+from agnosticfl.deploy.private import federated_dp
 from agnosticfl.deploy.schema import digest, read_schema, schema_of
 from agnosticfl.errors import BadInput, check
 from agnosticfl.files import write_json
@@ -123,14 +124,7 @@ def federated_config(config: Config, nodes: int) -> Config:
     )
     if config.dp is None:
         return config
-    from agnosticfl.deploy.private import federated_dp  # which needs this file
-
     return msgspec.structs.replace(config, dp=federated_dp(config))
-
-
-def most_clients(config: Config) -> int:
-    """How many clients the numbers of a secure sum have room for."""
-    return int((config.secure or {}).get("most_clients") or config.clients_per_round)
 
 
 def largest_message(config: Config) -> int:

@@ -33,12 +33,12 @@ from agnosticfl.deploy.task import (
     TRAINING,
     FederatedTask,
     check_program,
-    most_clients,
     read_task,
 )
 from agnosticfl.errors import BadInput, check
 from agnosticfl.registry import SOURCES
 from agnosticfl.runs.about import facts_of, facts_of_store
+from agnosticfl.runs.config import most_clients
 from agnosticfl.secagg.messages import Refused
 
 if TYPE_CHECKING:

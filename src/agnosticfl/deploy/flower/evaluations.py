@@ -15,10 +15,10 @@ from agnosticfl.core.model import Model, Params
 from agnosticfl.core.precision import model_in_precision
 from agnosticfl.deploy.flower.federation import LOG, NoProgress
 from agnosticfl.deploy.private import tally_noise
-from agnosticfl.deploy.task import NO_PROGRESS, most_clients
+from agnosticfl.deploy.task import NO_PROGRESS
 from agnosticfl.engines.reporters import Reporters
 from agnosticfl.runs.build import build_report_channel
-from agnosticfl.runs.config import Config
+from agnosticfl.runs.config import Config, most_clients
 from agnosticfl.runs.judging import Judge, build_tally_channel, bytes_asked, check_judged, said
 from agnosticfl.runs.questions import Question, num_looks
 

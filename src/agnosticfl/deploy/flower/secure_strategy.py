@@ -48,10 +48,10 @@ from agnosticfl.deploy.flower.records import AHEAD, ARRAYS, REQUEST, ROUND, SECU
 from agnosticfl.deploy.flower.standing import Standing
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy, Way
 from agnosticfl.deploy.flower.willing import Looking
-from agnosticfl.deploy.task import EVALUATION, TRAINING, most_clients
+from agnosticfl.deploy.task import EVALUATION, TRAINING
 from agnosticfl.errors import check
 from agnosticfl.files import write_bytes
-from agnosticfl.runs.config import Config
+from agnosticfl.runs.config import Config, most_clients
 from agnosticfl.secagg.agreement import Agreement, in_words, num_with_domain
 from agnosticfl.secagg.graph import waited_for
 from agnosticfl.secagg.messages import Refused

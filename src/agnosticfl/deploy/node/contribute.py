@@ -8,7 +8,7 @@ import numpy as np
 
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.errors import check, require
-from agnosticfl.runs.config import Config
+from agnosticfl.runs.config import Config, most_clients
 
 if TYPE_CHECKING:
     from agnosticfl.core.contribution import ClientSum  # its module takes a second to load
@@ -149,7 +149,6 @@ def answer_in_numpy(
     from agnosticfl.core import threefry
     from agnosticfl.core.channel import ENCODE
     from agnosticfl.deploy import wire
-    from agnosticfl.deploy.task import most_clients
     from agnosticfl.runs.judging import bounds_of
 
     check(config.dp is None, "dp: in NumPy there is no noise yet")

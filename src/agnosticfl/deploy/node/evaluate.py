@@ -23,11 +23,11 @@ from agnosticfl.core.tally import Form, Tally, form_of, tally, told
 from agnosticfl.deploy import wire
 from agnosticfl.deploy.node.contribute import Place, answer_in_numpy
 from agnosticfl.deploy.private import tally_noise
-from agnosticfl.deploy.task import EVALUATION, REPORT, most_clients
+from agnosticfl.deploy.task import EVALUATION, REPORT
 from agnosticfl.errors import check
 from agnosticfl.files import finite
 from agnosticfl.registry import MODELS
-from agnosticfl.runs.config import Config
+from agnosticfl.runs.config import Config, most_clients
 from agnosticfl.runs.judging import build_tally_channel
 from agnosticfl.runs.questions import num_questions, split_asked
 from agnosticfl.secagg.messages import Refused
