@@ -98,17 +98,17 @@ def assemble(
     rates_in_state: Collection[str] = (),
     judge: Judge | None = None,
     reports: Reporters | None = None,
-    channel: ChannelBuilder | None = None,
     privacy: Privacy | None = None,
+    channel: ChannelBuilder | None = None,
 ) -> Built:
     """The same for a model, data and an engine that are there already.
 
     Args:
       judge: clients who evaluate, if they are somewhere else; else those of `data` are meant.
       reports: the same for the losses of what they hold out.
+      privacy: the same for the noise that they add.
       rates_in_state: tables whose learning_rate is data of the server's state; see `runs.rates`.
       channel: in the place of the one that the configuration names.
-      privacy: of clients that are somewhere else, and add the noise.
     """
     check_features(model, data, config.model["name"])
     # A checksum of private data would tell whoever guesses the data that she is right.
