@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -19,14 +19,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from agnosticfl.engines.helpers.tuning import stopwatch
 from agnosticfl.report import Comparison, short_help, tables
 from agnosticfl.report.terminal import terminal
-from agnosticfl.report.tuned import search_table
 from agnosticfl.runs import processes
 from agnosticfl.runs.cache import remember_compilations
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.records import Record
 from agnosticfl.runs.resolve import title
 from agnosticfl.runs.run import Stopped, run
-from agnosticfl.runs.tune import Found, Watch, in_sentences
+
+if TYPE_CHECKING:
+    from agnosticfl.runs.tune import Found, Watch
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal to draw a bar on
 
@@ -61,8 +62,10 @@ def watched_run(
 
 
 @contextlib.contextmanager
-def watch_search(cache: Path | None, should_stop: Callable[[], bool]) -> Generator[Watch]:
+def watch_search(cache: Path | None, should_stop: Callable[[], bool]) -> "Generator[Watch]":
     """Shows the trials of a search and, within them, the rounds of the one that runs."""
+    from agnosticfl.runs.tune import Watch
+
     remember_compilations(cache)
     tuner = stopwatch(None if cache is None else cache / "lanes.json")
     console = Console(stderr=True)
@@ -87,8 +90,11 @@ def watch_search(cache: Path | None, should_stop: Callable[[], bool]) -> Generat
         yield Watch(on_trial, on_round, say, should_stop, tuner)
 
 
-def print_search(found: Sequence[Found], task: Path, seeds: int, looks: int) -> None:
+def print_search(found: "Sequence[Found]", task: Path, seeds: int, looks: int) -> None:
     """A table for each method, what to make of it, and where the task is that has it."""
+    from agnosticfl.report.tuned import search_table
+    from agnosticfl.runs.tune import in_sentences
+
     console = Console(width=None if sys.stdout.isatty() else 160)
     for each in found:
         console.print(terminal(search_table(each, seeds, looks), console.width))

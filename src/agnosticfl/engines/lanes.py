@@ -26,16 +26,17 @@ from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.random import client_key, step_key
 from agnosticfl.core.sampling import Sampler
 from agnosticfl.core.work import ClientWork, local_start
-from agnosticfl.engines.base import Blocks, Engine, Stacked, as_it_is, compiled
+from agnosticfl.engines.base import Blocks, Engine, Stacked, as_it_is, compiled, remembered
 from agnosticfl.engines.helpers import feed, plan, shards
 from agnosticfl.engines.helpers.batches import LocalStep, batch_at, local_step_at
-from agnosticfl.engines.helpers.feed import Pool
+from agnosticfl.engines.helpers.feed import MakePool, Pool
 from agnosticfl.engines.helpers.losses import ClientStats, client_stats, with_weights
 from agnosticfl.engines.helpers.plan import Layout, Plan, Planner
 from agnosticfl.engines.helpers.summing import as_one_sum, client_by_client
 from agnosticfl.engines.helpers.tuning import Tuner, fastest
 from agnosticfl.errors import check
 from agnosticfl.registry import ENGINES
+from agnosticfl.spans import span
 
 TINY = 4096  # numbers of a model that trains faster than it is called
 MOST_TINY_LANES = 64  # for such a model,
@@ -70,6 +71,7 @@ def lanes_engine(
     lanes: int | None = None,
     devices: int | None = None,
     tuner: Tuner | None = None,
+    pool: MakePool | None = None,
 ) -> Engine[LaneCohort]:
     """An engine with lanes on one or more devices, which share each cohort.
 
@@ -77,6 +79,7 @@ def lanes_engine(
       lanes: L, the lanes of each device; if None as `tuner` finds, or else as suit the model.
       devices: how many of each process; all if None (one for a tiny model, which they would slow).
       tuner: how to find the fastest number of lanes.
+      pool: how all examples come onto a device, where they fit.
     """
     check(lanes is None or lanes >= 1, f"number of lanes is {lanes}; it must be at least 1")
     size = tree.size(jax.eval_shape(work.model.init, jax.random.key(0)))
@@ -87,19 +90,21 @@ def lanes_engine(
     number = min(lanes or suitable_lanes(size, clients), clients)
     if lanes is None and tuner is not None and len(candidates := tried_lanes(size, clients)) > 1:
         seconds_of = functools.partial(training_seconds, work, planner, mesh.size)
-        choices["seconds"] = tuner(_case(work, planner), candidates, seconds_of)
+        with span("finding the lanes"):
+            choices["seconds"] = tuner(_case(work, planner), candidates, seconds_of)
         number = shards.of_first_process(fastest(choices["seconds"]))
     width = Width(number, number if size <= TINY else plan.narrow_lanes(planner, number, mesh.size))
-    make = on_one_device if mesh.size == 1 else functools.partial(on_devices, mesh)
+    alone = functools.partial(on_one_device, pool or feed.on_device)
+    make = alone if mesh.size == 1 else functools.partial(on_devices, mesh)
     return make(work, planner, size, width)._replace(choices={**choices, **width._asdict()})
 
 
 def on_one_device(
-    work: ClientWork, planner: Planner, size: int, width: Width
+    make_pool: MakePool, work: ClientWork, planner: Planner, size: int, width: Width
 ) -> Engine[LaneCohort]:
     """An engine with so many lanes on the default device, for a model of `size` numbers."""
     data = planner.data
-    pool = jax.device_put(feed.whole(data)) if feed.fits(data) else None
+    pool = make_pool(data) if feed.fits(data) else None
     room = plan.usual_examples(planner) if pool is None else 0
 
     def packed(t: int) -> LaneCohort:
@@ -109,15 +114,15 @@ def on_one_device(
             LaneCohort(*feed.placed(data, pool, tree.row(stacked, 0), room), layout)
         )
 
-    summed = sum_over(work, width.narrow)
     if size > TINY:
         # Compiled by itself it is the same program for every weight rule and server optimizer.
-        return Engine(feed.prefetched(packed), compiled(summed), compile=as_it_is)
+        summed = compiled_sum(work, width.narrow)
+        return Engine(feed.prefetched(packed), summed, compile=as_it_is)
     rounds = min(MOST_ROUNDS, BLOCK_EXAMPLES // plan.most_examples(planner))
     blocks = None
     if pool is not None and rounds > 1:
         blocks = in_blocks(planner, pool, width, rounds)
-    return Engine(feed.prefetched(packed), summed, blocks=blocks)
+    return Engine(feed.prefetched(packed), sum_over(work, width.narrow), blocks=blocks)
 
 
 def on_devices(
@@ -142,6 +147,7 @@ def on_devices(
     return Engine(feed.prefetched(packed), total, compile=shards.compile_on(mesh))
 
 
+@remembered
 def sum_over(work: ClientWork, narrow: int) -> SumOverClients[LaneCohort]:
     """Both passes over a cohort, or over the part of it that one device has."""
 
@@ -150,6 +156,12 @@ def sum_over(work: ClientWork, narrow: int) -> SumOverClients[LaneCohort]:
         return train(work, sent, packed, stats, narrow)
 
     return sum_over_clients
+
+
+@remembered
+def compiled_sum(work: ClientWork, narrow: int) -> SumOverClients[LaneCohort]:
+    """The same, compiled."""
+    return compiled(sum_over(work, narrow))
 
 
 def suitable_lanes(size: int, clients: int) -> int:
@@ -218,9 +230,11 @@ def in_blocks(planner: Planner, pool: Pool, width: Width, rounds: int) -> Blocks
         layouts = plan.layouts(planner, cohorts, *width)
         return Stacked(pool, jax.device_put((feed.for_device(cohorts), layouts)))
 
-    return Blocks(
-        rounds, feed.prefetched(packed, rounds), lambda shared, own: LaneCohort(shared, *own)
-    )
+    return Blocks(rounds, feed.prefetched(packed, rounds), _lane_cohort)
+
+
+def _lane_cohort(shared: Pool, own: tuple[Plan, Layout]) -> LaneCohort:
+    return LaneCohort(shared, *own)
 
 
 def train(
