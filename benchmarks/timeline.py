@@ -44,6 +44,7 @@ ORDER = (
     "looks",
     "records",
     "checkpoints",
+    "waiting for the writer",
     "final evaluation",
     "models and predictions",
     "report",

@@ -113,7 +113,7 @@ def test_modules_do_not_import_each_other_in_a_circle():
         ("agnosticfl.cli.commands", ("jax", "flwr", "pyarrow")),
         (
             "agnosticfl.cli.console, agnosticfl.report, agnosticfl.runs.compare",
-            ("flax", "matplotlib", "tensorboard", "pyarrow", "flwr", "scipy"),
+            ("flax", "matplotlib", "orbax", "tensorboard", "pyarrow", "flwr", "scipy"),
         ),
     ],
 )

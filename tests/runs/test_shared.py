@@ -37,9 +37,10 @@ def test_another_seed_is_compiled_no_more_and_has_the_same_bits(tmp_path: Path, 
     run(config(task, 0), tmp_path / "first", make_built=make_built)
     compiled: list[str] = []
 
-    def note(event: str, _: float, **told: Any) -> None:
+    def note(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        del duration_secs
         if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(str(told.get("fun_name")))
+            compiled.append(str(kwargs.get("fun_name")))
 
     jax.monitoring.register_event_duration_secs_listener(note)
     try:

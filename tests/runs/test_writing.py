@@ -66,19 +66,28 @@ def test_a_checkpoint_comes_after_the_records_that_it_relies_on(tmp_path: Path):
     writer.close()
 
 
-def test_a_state_that_a_newer_one_overtakes_is_not_saved(tmp_path: Path):
+def test_a_state_that_would_not_be_kept_is_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    written: list[int] = []
+    save = checkpoint.save
+
+    def noted(folder: Path, state: ServerState) -> None:
+        written.append(int(state.round))
+        save(folder, state)
+
+    monkeypatch.setattr(checkpoint, "save", noted)
     book = Slow(tmp_path)
     writer = Writer(tmp_path, book)
-    for t in (1, 2, 3):
+    for t in range(1, 7):
         writer.record(record(t))
         writer.save(state(t), t)
-    for _ in range(3):
-        book.may.release()
+    book.may.release(6)
     writer.close()
-    assert saved(tmp_path) == [3]
+    assert written == saved(tmp_path) == [4, 5, 6]
     restored = checkpoint.restore(tmp_path / "checkpoints", state(0), pytest.fail)
     assert restored is not None
-    assert restored.round == 3
+    assert restored.round == 6
 
 
 def test_records_can_be_waited_for_alone(tmp_path: Path):

@@ -33,7 +33,7 @@ from agnosticfl.engines.helpers.feed import MakePool, Pool
 from agnosticfl.engines.helpers.losses import ClientStats, client_stats, with_weights
 from agnosticfl.engines.helpers.plan import Layout, Plan, Planner
 from agnosticfl.engines.helpers.summing import as_one_sum, client_by_client
-from agnosticfl.engines.helpers.tuning import Tuner, fastest
+from agnosticfl.engines.helpers.tuning import Tuner, fastest, may_be_fastest
 from agnosticfl.errors import check
 from agnosticfl.registry import ENGINES
 from agnosticfl.spans import span
@@ -88,7 +88,11 @@ def lanes_engine(
     clients = len(planner.largest)
     choices: dict[str, Any] = {"engine": "lanes", "devices": mesh.size}
     number = min(lanes or suitable_lanes(size, clients), clients)
-    if lanes is None and tuner is not None and len(candidates := tried_lanes(size, clients)) > 1:
+    candidates = [number]
+    if lanes is None and tuner is not None:
+        candidates = worth_timing(planner, mesh.size, tried_lanes(size, clients))
+        number = min(candidates[0], clients)
+    if tuner is not None and len(candidates) > 1:
         seconds_of = functools.partial(training_seconds, work, planner, mesh.size)
         with span("finding the lanes"):
             choices["seconds"] = tuner(_case(work, planner), candidates, seconds_of)
@@ -182,6 +186,23 @@ def tried_lanes(size: int, clients: int) -> list[int]:
     on_cpu = jax.default_backend() == "cpu"
     numbers = (1, 4) if on_cpu else (-(-clients // share) for share in (4, 2, 1))
     return sorted({min(number, clients, MOST_LANES) for number in numbers})
+
+
+def worth_timing(planner: Planner, parts: int, numbers: list[int]) -> list[int]:
+    """Those of `numbers` that only a measurement can tell apart.
+
+    On an accelerator a step takes the time of its kernels' starts and of its lanes' work, so that
+    the steps of the first rounds tell most of it. A CPU's time is not so simple.
+    """
+    if jax.default_backend() == "cpu" or len(numbers) == 1:
+        return numbers
+
+    def cost(lanes: int) -> Callable[[float], float]:
+        narrow = plan.narrow_lanes(planner, lanes, parts)
+        steps = plan.first_steps(planner, lanes, narrow, parts)
+        return lambda r: steps.wide * (r + lanes) + steps.late * (r + narrow)
+
+    return may_be_fastest({number: cost(number) for number in numbers})
 
 
 def training_seconds(work: ClientWork, planner: Planner, parts: int, number: int) -> float:

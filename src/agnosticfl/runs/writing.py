@@ -26,7 +26,7 @@ class Writer:
         self._folder, self._book = out / "checkpoints", book
         self._jobs: queue.Queue[Callable[[], Any] | None] = queue.Queue(WAITING)
         self._failed: BaseException | None = None
-        self._newest = 0  # round of the newest state that shall be saved
+        self._waiting: list[int] = []  # rounds of the states that are to be saved
         self._recorded = threading.Event()  # whether the last record is written
         self._recorded.set()
         self._thread = threading.Thread(target=self._work, name="agnosticfl-writer")
@@ -44,11 +44,15 @@ class Writer:
         self._put(write)
 
     def save(self, state: ServerState, t: int) -> None:
-        """Saves the state after round t, unless a newer one has come before it is begun."""
-        self._newest = t
+        """Saves the state after round t, unless so many newer ones wait that it would not be kept.
+
+        The same checkpoints are there in the end as if each had been waited for.
+        """
+        self._waiting.append(t)
 
         def write() -> None:
-            if t == self._newest:
+            self._waiting.pop(0)
+            if len(self._waiting) < checkpoint.KEPT:
                 with span("checkpoints"):
                     self._book.flush()
                     checkpoint.save(self._folder, state)
@@ -57,19 +61,22 @@ class Writer:
 
     def wait_for_records(self) -> None:
         """Until all records are in the files."""
-        while not self._recorded.wait(0.1):
-            self._raise()
+        with span("waiting for the writer"):
+            while not self._recorded.wait(0.1):
+                self._raise()
         self._raise()
 
     def wait(self) -> None:
         """Until everything is in the files."""
-        self._jobs.join()
+        with span("waiting for the writer"):
+            self._jobs.join()
         self._raise()
 
     def close(self) -> None:
         """Writes what is waiting, and ends the thread."""
         self._jobs.put(None)
-        self._thread.join()
+        with span("waiting for the writer"):
+            self._thread.join()
         self._book.close()
         self._raise()
 
