@@ -2,12 +2,11 @@
 """Many light clients in one process, each with a key, a connection and examples of its own.
 
 What they do is what `deploy client` does: Flower's connection, the loop that pulls, works and
-pushes, and the client's app with its secure rounds. Only who waits is another: a few threads take
-the clients whose next look is due. Some drop out of rounds at random, and some are hostile.
+pushes, and the client's app with its secure rounds, each in a thread. Some drop out of rounds at
+random, and some are hostile.
 """
 
 import functools
-import heapq
 import threading
 import time
 from collections import Counter
@@ -26,7 +25,7 @@ from agnosticfl.deploy.flower import secure_answers
 from agnosticfl.deploy.flower.connection import Connection, connected
 from agnosticfl.deploy.flower.own_app import OwnApp
 from agnosticfl.deploy.flower.records import REQUEST, SECURE, SUM, to_record
-from agnosticfl.deploy.flower.warm import one_message
+from agnosticfl.deploy.flower.warm import HELD, one_message
 from agnosticfl.deploy.node.contribute import Call
 from agnosticfl.deploy.node.pace import Pace
 from agnosticfl.deploy.roster import read_roster
@@ -81,26 +80,26 @@ class Player:
         self.connection, self.app, self.pace = connection, app, Pace(longest)
         self.failure = ""
 
-    def look(self) -> float:
-        """Looks for a message once; seconds until the next look."""
+    def serve(self, over: threading.Event) -> None:
+        """What `warm.serve` does, until it is over."""
         try:
-            now = time.monotonic()
-            while one_message(self.connection, self.app):
-                self.pace.answered(now)
+            while not over.is_set():
                 now = time.monotonic()
+                if one_message(self.connection, self.app):
+                    self.pace.answered(now)
+                elif time.monotonic() - now < HELD:
+                    over.wait(self.pace.pause())
         except Exception as error:  # this client would end here
             self.failure = f"{type(error).__name__}: {error}"
-            return float("inf")
-        return self.pace.pause()
 
 
 class Crowd:
-    """Plays clients until the block ends.
+    """Plays clients until the block ends, each in a thread: most of them wait for the server.
 
     Args:
       clients: what gives the node key and the app of each.
       longest: seconds between a client's looks for messages, when none came for long.
-      threads: that do the clients' work.
+      at_once: how many may be connecting.
     """
 
     def __init__(
@@ -109,16 +108,14 @@ class Crowd:
         authority: Path,
         clients: Sequence[Callable[[], tuple[Path, Moody]]],
         longest: float,
-        threads: int = 8,
+        at_once: int = 8,
     ):
-        self.server, self.authority, self.clients = server, authority, clients
-        self.longest, self.threads = longest, threads
+        self.server, self.authority, self.longest = server, authority, longest
         self.players: list[Player] = []
-        self._due: list[tuple[float, int]] = []
-        self._left = list(range(len(clients)))
-        self._lock, self._over = threading.Condition(), threading.Event()
-        self._lines: list[Any] = []  # as long as they are held, connections last
-        self._workers = [threading.Thread(target=self._work, daemon=True) for _ in range(threads)]
+        self._connecting, self._over = threading.Semaphore(at_once), threading.Event()
+        self._workers = [
+            threading.Thread(target=self._work, args=[make], daemon=True) for make in clients
+        ]
 
     def __enter__(self) -> "Crowd":
         for worker in self._workers:
@@ -126,46 +123,17 @@ class Crowd:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
-        with self._lock:
-            self._lock.notify_all()
-        for worker in self._workers:
-            worker.join(60.0)
         # Connections end with the process: to sign all off would take minutes of the server's time.
+        self._over.set()
 
-    def _work(self) -> None:
-        while not self._over.is_set():
-            with self._lock:
-                number = self._left.pop() if self._left else None
-            if number is not None:
-                self._connect(number)
-                continue
-            player = self._next()
-            if player is None:
-                continue
-            wait = self.players[player].look()
-            with self._lock:
-                heapq.heappush(self._due, (time.monotonic() + wait, player))
-                self._lock.notify()
-
-    def _connect(self, number: int) -> None:
-        key, app = self.clients[number]()
-        line = connected(self.server, self.authority, key)
-        connection = line.__enter__()
-        with self._lock:
-            self.players.append(Player(connection, app, self.longest))
-            self._lines.append(line)
-            heapq.heappush(self._due, (time.monotonic(), len(self.players) - 1))
-
-    def _next(self) -> int | None:
-        """The client whose look is due, when one is."""
-        with self._lock:
-            now = time.monotonic()
-            if self._due and self._due[0][0] <= now:
-                return heapq.heappop(self._due)[1]
-            until = min(self._due[0][0] - now, 0.2) if self._due else 0.2
-            self._lock.wait(max(until, 0.001))
-            return None
+    def _work(self, make: Callable[[], tuple[Path, Moody]]) -> None:
+        with self._connecting:
+            key, app = make()
+            line = connected(self.server, self.authority, key)
+            player = Player(line.__enter__(), app, self.longest)
+        self.players.append(player)
+        player.serve(self._over)
+        threading.Event().wait()  # as long as `line` is held, the connection lasts
 
     def counts(self) -> Counter[str]:
         """What became of all messages so far."""

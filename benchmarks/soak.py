@@ -65,7 +65,6 @@ class Load(NamedTuple):
     step: float = 20.0  # seconds that the server waits for those who are silent
     longest: float = 10.0  # seconds between a client's looks for messages
     rounds: int = 10_000
-    threads: int = 8
 
 
 def wanted(load: Load) -> int:
@@ -161,9 +160,7 @@ class Soaked:
             self.supervisor.up()
             registered = time.monotonic() - begun
             entrance = self.supervisor.entrance
-            with Crowd(
-                entrance.address, entrance.authority, makers, load.longest, load.threads
-            ) as crowd:
+            with Crowd(entrance.address, entrance.authority, makers, load.longest) as crowd:
                 while len(crowd.players) < load.clients:
                     time.sleep(0.2)
                 connected = time.monotonic() - begun

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`agnosticfl deploy …` as a user meets it, and every command of docs/deploy.md."""
 
-import configparser
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -11,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
-import yaml
 
-from agnosticfl.cli.commands import app
 from agnosticfl.data.loaders import synthetic
 from agnosticfl.data.store import write_store
 from agnosticfl.deploy.flower.server_app import server_data
@@ -27,52 +22,23 @@ from tests.helpers.deploy_page import (
     DOCS,
     block,
     compose_commands,
+    host_commands,
+    manifest_commands,
+    parsed,
     shell_commands,
     unit_commands,
 )
 
 
 def commands() -> list[str]:
-    """Every command line of the page, those of the unit and of the compose file among them."""
-    return [*shell_commands(), *unit_commands(), *compose_commands()]
+    """Every command line of the page and of the files that it speaks of."""
+    files = [*unit_commands(), *compose_commands(), *manifest_commands()]
+    return [*shell_commands(), *host_commands(), *files]
 
 
 @pytest.mark.parametrize("line", commands())
 def test_the_program_knows_every_command_and_option_of_the_docs(line: str):
-    """Parsed by the program itself, up to the point where it would act."""
-    words = shlex.split(line, comments=True)[1:]
-    group: Any = typer.main.get_command(app)
-    context = group.make_context("agnosticfl", list(words), resilient_parsing=False)
-    while hasattr(group, "commands"):
-        name, group, rest = group.resolve_command(context, context._protected_args + context.args)
-        context = group.make_context(name, list(rest), parent=context)
-    assert context.params
-
-
-def test_the_unit_and_the_compose_file_have_the_form_of_such_files():
-    unit = configparser.ConfigParser(strict=False)
-    unit.optionxform = str  # type: ignore[assignment]
-    unit.read_string(block("ini"))
-    assert {"Unit", "Service", "Install"} == set(unit.sections())
-    assert unit["Service"]["Restart"] == "always"
-    services = yaml.safe_load(block("yaml"))["services"]
-    assert set(services) == {"server", "client"}
-    known = {"image", "command", "working_dir", "ports", "volumes", "restart", "depends_on"}
-    assert all(set(service) <= known for service in services.values())
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_takes_the_unit(tmp_path: Path):
-    """All but the path of the program, which must exist and is not the page's here."""
-    program = tmp_path / "agnosticfl"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    unit = tmp_path / "agnosticfl-client.service"
-    unit.write_text(block("ini").replace("/opt/agnosticfl/bin/agnosticfl", str(program)))
-    words = ["systemd-analyze", "verify", "--man=no", str(unit)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
-    said = [line for line in done.stderr.splitlines() if unit.name in line]
-    assert (done.returncode, said) == (0, []), done.stderr
+    assert parsed(line)
 
 
 def test_init_writes_an_app_that_flower_takes(tmp_path: Path):

@@ -189,14 +189,15 @@ def test_the_ledger_counts_the_message_and_the_state():
     assert algorithm.bytes_per_round(state) == (2 * cost.down, 2 * cost.up)
 
 
-def test_memory_does_not_grow_with_the_cohort():
+@pytest.mark.parametrize("builder", [scaled(2.0), integers])
+def test_memory_does_not_grow_with_the_cohort(builder: ChannelBuilder):
     """A contribution is encoded where it ends, so c clients never lie side by side."""
     size = 10_000
     data = random_federated(1, clients=60)
     model = from_functions(
         lambda _: {"w": jnp.ones(size)}, lambda w, e: e["x"] * jnp.sum(w["w"]) / size
     )
-    work = work_with(scaled(2.0), model, batch_size=2)
+    work = work_with(builder, model, batch_size=2)
 
     def needed(clients: int) -> int:
         engine = lanes_engine(work, data, sampling.uniform(60, clients, 0), 0, lanes=3)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """adult, on four people whose features can be worked out by hand, and on the real files."""
 
+import json
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from agnosticfl.data.formats.tables import open_table
 from agnosticfl.data.loaders import adult
 from agnosticfl.data.preparation.apply import label_of, prepared_rows
+from agnosticfl.data.preparation.record import to_json
 from agnosticfl.errors import BadInput
 from tests.data.image_files import collect
 from tests.data.real import real_data
@@ -65,6 +67,40 @@ def test_features_by_hand(tmp_path: Path) -> None:
     np.testing.assert_array_equal(test.features["x"], np.array([unseen], np.float32))
     assert (test.features["y"].tolist(), test.domain) == ([0], ["doctorate"])
     assert (train.clients, test.clients) == (["train-0"] * 2, ["test-0"])
+
+
+def test_a_given_preparation_is_taken_in_the_place_of_one_that_is_learnt(tmp_path: Path) -> None:
+    public, own = tmp_path / "public", tmp_path / "own"
+    public.mkdir()
+    own.mkdir()
+    learnt = adult.load(write(public), clients=1)
+    assert learnt.preparation is not None
+    file = tmp_path / "preparation.json"
+    file.write_text(json.dumps(to_json(learnt.preparation)))
+    others = person(60, "State-gov", "Doctorate", "Female", ">50K")
+    given = adult.load(write(own, others, TRAIN), clients=1, like=file)
+    assert (given.given, learnt.given) == (("preparation",), ())
+    assert given.preparation == learnt.preparation
+    splits = collect(given)
+    # As in the last test, but 60 years: by its own one row, age would have been 0.
+    unseen = [3, 0, 0, 0, 0, 0, *[0, 0], *[1, 0], 1, 1, 1, 1, 0, 1]
+    np.testing.assert_array_equal(splits["train"].features["x"], np.array([unseen], np.float32))
+    known = collect(learnt)["train"].features["x"]
+    np.testing.assert_array_equal(splits["test"].features["x"], known)
+
+
+def test_a_preparation_of_other_columns_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    preparation = adult.load(folder, clients=1).preparation
+    assert preparation is not None
+    file = tmp_path / "preparation.json"
+    for columns, message in (
+        (preparation.columns[1:], "it has number 'fnlwgt' where number 'age' is needed"),
+        (preparation.columns[:-1], "it has none where category 'native-country' is needed"),
+    ):
+        file.write_text(json.dumps(to_json(preparation._replace(columns=columns))))
+        with pytest.raises(BadInput, match=f"preparation.json is for other columns: {message}"):
+            adult.load(folder, clients=1, like=file)
 
 
 def test_training_clients_can_be_held_out(tmp_path: Path) -> None:

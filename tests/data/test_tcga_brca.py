@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Survival in six regions: made-up patients in FLamby's tables, and counts of the real ones."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from agnosticfl.data.loaders.tcga_brca import DOMAINS, load
+from agnosticfl.data.preparation.record import Number, Preparation, to_json
 from tests.data.image_files import Examples, collect
 from tests.data.real import real_data
 from tests.data.survival_files import FEATURES, Patient, patients, write
@@ -36,6 +38,21 @@ def test_the_age_is_scaled_by_training_patients_and_nothing_else(tmp_path: Path)
     assert not splits["train"].features["x"][:, 1:].any()
     assert source.preparation is not None
     assert source.preparation.x_columns == FEATURES
+
+
+def test_the_scale_of_the_age_can_be_given(tmp_path: Path):
+    folder = write(tmp_path, patients(4))
+    learnt = load([folder])
+    assert learnt.preparation is not None
+    columns = (Number(FEATURES[0], 50.0, 20.0, 50.0), *learnt.preparation.columns[1:])
+    (tmp_path / "public.json").write_text(json.dumps(to_json(Preparation(columns))))
+    given = load([folder], like=tmp_path / "public.json")
+    assert (given.given, learnt.given) == (("preparation",), ())
+    ages = collect(given)["test"].features["x"][:2, 0]
+    np.testing.assert_allclose(ages, [-0.5, -0.45], rtol=1e-6)  # 40 and 41
+    (tmp_path / "public.json").write_text(json.dumps(to_json(Preparation(columns[1:]))))
+    message = one_line(lambda: load([folder], like=tmp_path / "public.json"))
+    assert "it has number 'feature0' where number 'age_at_index' is needed" in message
 
 
 def test_an_event_brings_those_at_risk_with_it(tmp_path: Path):

@@ -13,6 +13,7 @@ from agnosticfl.deploy.flower.client_app import client_app
 from agnosticfl.deploy.flower.records import REQUEST, SECURE, to_record
 from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
 from agnosticfl.deploy.flower.server_app import first_params, server_data
+from agnosticfl.deploy.flower.standing import Standing
 from agnosticfl.deploy.node.contribute import Contribute
 from agnosticfl.deploy.roster import read_roster
 from agnosticfl.deploy.task import FederatedTask, write_task
@@ -61,7 +62,7 @@ def play(
         folder / "run",
         POLICY._replace(**{"minimum": 3, "attempts": 2, "step": 0.2, **policy}),
         server_data(task, {"data": ""}),
-        agreement_of(task, roster, 3, 1),
+        Standing(agreement_of(task, roster, 3, 1)),
         SERVER,
     )
     first = to_record(first_params(task, build(task.config).model))

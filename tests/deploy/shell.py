@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -18,19 +18,32 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 300.0  # seconds for anything, on a machine that has other things to do
 
 
+# Where a command runs: (its words, its folder) -> the words that run it there.
+At = Callable[[list[str], Path], list[str]]
+
+
 class Command:
     """A command that runs; what it says goes to a file."""
 
-    def __init__(self, words: list[str], folder: Path, mark: str, temporary: Path):
+    def __init__(
+        self,
+        words: list[str],
+        folder: Path,
+        mark: str,
+        temporary: Path,
+        at: At | None = None,
+        variables: Mapping[str, str] | None = None,
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         more = {"PYTHONPATH": path, "TMPDIR": str(temporary), "AGNOSTICFL_TEST": mark}
+        line = command(*words)
         self.log = folder / f"{words[1]}-{uuid.uuid4().hex[:6]}.log"
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
-                command(*words),
+                at(line, folder) if at else line,
                 cwd=folder,
-                env={**os.environ, **more},
+                env={**os.environ, **more, **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -66,9 +79,14 @@ class Shell:
         self.temporary.mkdir()
         self.commands: list[Command] = []
 
-    def start(self, line: list[str], folder: str = ".") -> Command:
-        self.commands.append(Command(line, self.place / folder, self.mark, self.temporary))
-        return self.commands[-1]
+    def start(
+        self, line: list[str], folder: str = ".", at: At | None = None, **variables: str
+    ) -> Command:
+        """Starts a command in a folder, somewhere else than here if told so."""
+        place = self.place / folder
+        made = Command(line, place, self.mark, self.temporary, at, variables)
+        self.commands.append(made)
+        return made
 
     def run(self, line: list[str], folder: str = ".") -> str:
         """What a command says that must succeed."""

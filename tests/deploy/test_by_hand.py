@@ -5,24 +5,20 @@ import json
 import shlex
 import shutil
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from agnosticfl.core.federated import FederatedData, domain_counts
-from agnosticfl.data.source import Feature, Rows, Source
-from agnosticfl.data.store import write_store
 from agnosticfl.deploy.keys import make_node_key
-from agnosticfl.deploy.node.examples import dealt_to
 from agnosticfl.deploy.supervise import children
-from agnosticfl.runs.build import build
 from agnosticfl.runs.records import read_records
 from tests.deploy.federations import NODES, assert_same, simulate, toy
+from tests.deploy.people import NAMES, PEOPLE, write_stores
 from tests.deploy.shell import Shell
-from tests.helpers.deploy_page import compose_commands, shell_commands, unit_commands
+from tests.helpers.deploy_page import Page, compose_commands, shell_commands, unit_commands
 
 pytestmark = pytest.mark.slow
 
@@ -86,67 +82,26 @@ def test_the_local_federations_of_the_page(shell: Shell, tmp_path: Path, line: s
     assert "centre -1" in said
 
 
-class Page:
-    """The commands of docs/deploy.md, with this machine's names in the place of the page's."""
-
-    def __init__(self, names: dict[str, str]):
-        self.names = names
-
-    def line(self, beginning: str, lines: list[str], **more: str) -> list[str]:
-        """The one of `lines` that begins so, as words; `more` are names of this line alone."""
-        (text,) = (line for line in lines if line.startswith(f"agnosticfl {beginning}"))
-        words = shlex.split(text, comments=True)[1:]
-        return [more.get(word, self.names.get(word, word)) for word in words]
-
-
-PEOPLE = ("ann", "bob", "cleo")
-
-
-def write_stores(place: Path) -> list[int]:
-    """Every person's examples as a store of her own, the server's to test on; Σ_k N^k of all."""
-    data = build(toy().config).data
-    own = [dealt_to(data.train, number, len(PEOPLE)) for number in range(len(PEOPLE))]
-    for name, part in zip(PEOPLE, own, strict=True):
-        store(place / name / "stores" / "own", train=part)
-    store(place / "server" / "stores" / "test", train=own[0], test=data.test)
-    return domain_counts(data.train).tolist()
-
-
-def store(path: Path, **splits: FederatedData) -> None:
-    """A store whose domains come in another order than the task's."""
-
-    def rows() -> Iterator[Rows]:
-        for split, data in splits.items():
-            last = len(data.domains) - 1
-            yield Rows(split, ["somebody"] * len(data.domain), last - data.domain, data.examples)
-
-    domains = splits["train"].domains[::-1]
-    write_store(Source("toy", "none", domains, {"x": Feature("float32", ())}, rows), path)
-
-
 def test_the_commands_of_the_page_make_a_federation(shell: Shell, tmp_path: Path):
     """Ann types the page's command, Bob has its unit and Flower's SuperNode, and Cleo has its
     compose file, and so has the server after it was killed."""
-    counts = write_stores(tmp_path)
+    counts = [sum(of_domain) for of_domain in zip(*write_stores(tmp_path), strict=True)]
     port = children.free_port()
     typed, unit, compose = shell_commands(), unit_commands(), compose_commands()
     address = f"127.0.0.1:{port}"
     page = Page(
         {
-            "mnist-writers": "toy",
+            **NAMES,
             "20": "3",
             "fl.example.org": "127.0.0.1",
             "fl.example.org:8000": address,
             "server:8000": address,
-            "stores/mnist-writers": "stores/test",
-            "idle,charging,unmetered": "",
-            "student,employee": ",".join(toy().domains),
         }
     )
     server, out = tmp_path / "server", tmp_path / "server" / "runs" / "live"
 
     shell.run(page.line("deploy keys server", typed), "server")
-    shell.run([*page.line("deploy init", typed), "--rounds", "2"], "server")
+    shell.run([*page.line("deploy init app mnist-writers", typed), "--rounds", "2"], "server")
     keeper = tmp_path / "keeper"
     keeper.mkdir()
     for name in PEOPLE:

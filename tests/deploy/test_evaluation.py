@@ -19,6 +19,7 @@ from agnosticfl.deploy.flower.federation import NoProgress
 from agnosticfl.deploy.flower.records import REQUEST, ROUND, SECURE, SUM, to_arrays, to_record
 from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
 from agnosticfl.deploy.flower.server_app import first_params, no_data, server_data
+from agnosticfl.deploy.flower.standing import Standing
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
 from agnosticfl.deploy.node.contribute import jax_client
 from agnosticfl.deploy.node.examples import dealt
@@ -124,8 +125,8 @@ def play(
     if keys is None:
         strategy = AgnosticStrategy(task.config, folder / "run", rules, held)
     else:
-        agreement = agreement_of(task, read_roster(keys / "roster"), 3, 1)
-        strategy = SecureStrategy(task.config, folder / "run", rules, held, agreement, SERVER)
+        standing = Standing(agreement_of(task, read_roster(keys / "roster"), 3, 1))
+        strategy = SecureStrategy(task.config, folder / "run", rules, held, standing, SERVER)
     first = to_record(first_params(task, MODELS.build(task.config.model, "model")))
     strategy.start(grid, first, task.config.rounds, rules.deadline)
     return grid

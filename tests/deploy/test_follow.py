@@ -19,6 +19,7 @@ from agnosticfl.deploy.flower.evaluations import Way
 from agnosticfl.deploy.flower.records import to_record
 from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
 from agnosticfl.deploy.flower.server_app import first_params, make_strategy, server_data
+from agnosticfl.deploy.flower.standing import Standing
 from agnosticfl.deploy.keys import read_signing_key
 from agnosticfl.deploy.roster import first_roster, next_roster, read_roster, write_roster
 from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
@@ -84,8 +85,8 @@ def play(place: Place, before: Sequence[int], after: Sequence[int]) -> None:
         return agreement_of(task, roster, 3, 1), [card.name for card in roster.members]
 
     held = server_data(task, {"data": ""})
-    strategy = SecureStrategy(task.config, folder / "run", policy, held, agreement()[0], SERVER)
-    strategy.follow = agreement
+    standing = Standing(*agreement(), latest=agreement)
+    strategy = SecureStrategy(task.config, folder / "run", policy, held, standing, SERVER)
     strategy.start(grid, to_record(first_params(task, build(task.config).model)), 2, 0.2)
 
 
@@ -119,20 +120,20 @@ def test_who_cheated_stays_left_out_wherever_it_stands_now(place: Place):
     strategy: Any = make_strategy(
         task, options(place), POLICY._replace(minimum=3), place.folder / "run", None
     )
-    grid, attempt = FakeGrid([]), federation.Attempt(1, 1, "token")
-    strategy._cheats = Blame(named={0: "it lied", 3: "it lied too"})
-    old = strategy.agreement
-    strategy._follow(grid, attempt)
-    assert strategy.agreement is old
+    standing: Standing = strategy.standing
+    standing.cheats = Blame(named={0: "it lied", 3: "it lied too"})
+    old = standing.agreement
+    standing.follow(1)
+    assert standing.agreement is old
     place.sign((1, 2, 3))  # the first has left
-    strategy._follow(grid, attempt)
-    assert strategy.agreement.roster == old.roster[1:]
-    assert strategy._cheats.named == {2: "it lied too"}
-    assert strategy.members == ("1", "2", "3")
-    new = strategy.agreement
+    standing.follow(1)
+    assert standing.agreement.roster == old.roster[1:]
+    assert standing.cheats.named == {2: "it lied too"}
+    assert standing.members == ("1", "2", "3")
+    new = standing.agreement
     place.roster.write_text("{")
-    strategy._follow(grid, attempt)
-    assert strategy.agreement is new
+    standing.follow(1)
+    assert standing.agreement is new
 
 
 def test_sums_of_another_kind_follow_the_roster_with_those_of_training(place: Place):
@@ -145,18 +146,15 @@ def test_sums_of_another_kind_follow_the_roster_with_those_of_training(place: Pl
     way = Way(strategy.channel, strategy.message)
     other: Any = strategy.asking(EVALUATION, 1, way)
     own = other.agreement
-    grid, attempt = FakeGrid([]), federation.Attempt(1, 1, "token", EVALUATION)
-    other._follow(grid, attempt)
-    assert other.agreement == own != strategy.agreement
-    other._cheats = Blame(named={3: "it lied"})
+    assert own.run != strategy.agreement.run
+    assert own.roster == strategy.agreement.roster
+    other.standing.cheats = Blame(named={3: "it lied"})
     place.sign((1, 2, 3))
-    other._follow(grid, attempt)
+    other.standing.follow(1)
     assert (other.agreement.run, other.agreement.roster) == (own.run, own.roster[1:])
-    assert other.members == strategy.members == ("1", "2", "3")
-    strategy.learn_from(other)
-    strategy._follow(grid, federation.Attempt(1, 1, "token"))
     assert strategy.agreement.roster == own.roster[1:]
-    assert other._cheats.named == strategy._cheats.named == {2: "it lied"}
+    assert strategy.standing.members == ("1", "2", "3")
+    assert strategy.standing.cheats.named == {2: "it lied"}
 
 
 def test_a_server_takes_over_a_roster_that_follows_and_no_other(place: Place, tmp_path: Path):

@@ -114,7 +114,7 @@ class Federation:
             memory.unlink()
         out, folder = self.place / "runs" / name, self.place / "apps" / name / PACKAGE
         app = self.write_app(name, task, "server_app", "faulty_server", folder)
-        base = {"minimum": 3, "over-selection": 1.0, "attempts": 2, "step": 90.0, "deadline": 60.0}
+        base = {"minimum": 3, "over-selection": 1.0, "attempts": 2, "step": 30.0, "deadline": 60.0}
         base |= {"roster": str(self.clients / "roster"), "wait": 120.0, "fault": fault}
         base |= {"signing-key": str(self.place / "keys" / "server.sign")}
         service = self.supervisor.service

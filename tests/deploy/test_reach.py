@@ -104,6 +104,19 @@ def test_a_clock_that_is_off_is_called_so(
     assert abs(int(found[1]) - abs(seconds)) <= 1  # a server tells its time to the second
 
 
+def test_a_clock_that_is_behind_is_a_reason_to_wait_when_the_server_has_just_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What was signed before a gate was open may have been used then, so it is not taken."""
+    make_authority(tmp_path, ["127.0.0.1"])
+    make_node_key(tmp_path / "clients" / "ann.key")
+    with standing(tmp_path) as address:
+        monkeypatch.setattr(reaching, "time", SimpleNamespace(time=lambda: time.time() - 60))
+        wrong = Place(tmp_path, address).wrong()
+    assert (wrong.what, wrong.waiting) == ("clock", True)
+    assert re.search(r"is (59|60) s behind the server's, which takes nothing that", wrong.said)
+
+
 def test_a_certificate_that_expired_is_called_so(tmp_path: Path):
     make_authority(tmp_path, ["127.0.0.1"], days=0)
     make_node_key(tmp_path / "clients" / "ann.key")

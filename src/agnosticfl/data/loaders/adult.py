@@ -10,7 +10,14 @@ import numpy as np
 from agnosticfl.data.formats.files import find_file, reading
 from agnosticfl.data.formats.limits import short
 from agnosticfl.data.in_memory import HeldoutOfTraining, check_heldout, random_clients, with_heldout
-from agnosticfl.data.preparation.record import ABSENT, Category, Label, Number, Preparation
+from agnosticfl.data.preparation.record import (
+    ABSENT,
+    Category,
+    Label,
+    Number,
+    Preparation,
+    read_fitting,
+)
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.errors import BadInput, check
 from agnosticfl.registry import LOADERS
@@ -22,6 +29,7 @@ _COLUMNS = (
     "native-country",
 )
 _NUMERIC = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
+_CATEGORIES = tuple(name for name in _COLUMNS if name not in _NUMERIC)
 _LABELS = {"<=50K": 0, ">50K": 1}
 
 
@@ -34,7 +42,7 @@ class _Table(NamedTuple):
 
 
 class _Encoder(NamedTuple):
-    """What is learnt from the training file."""
+    """What is learnt from the training file, or given."""
 
     mean: np.ndarray
     scale: np.ndarray
@@ -48,6 +56,9 @@ def load(
     clients: Annotated[int, "clients of each split; examples are spread evenly at random"] = 100,
     heldout_fraction: HeldoutOfTraining = 0.0,
     seed: Annotated[int, "seed of the random clients"] = 0,
+    like: Annotated[
+        Path | None, "a preparation.json of public data, instead of learning one from adult.data"
+    ] = None,
 ) -> Source:
     """adult.data and adult.test: numbers standardised, categories one-hot, y = 1 for over 50K."""
     check_heldout(heldout_fraction, clients)
@@ -55,7 +66,7 @@ def load(
         "train": _read(find_file(sources, "adult.data")),
         "test": _read(find_file(sources, "adult.test")),
     }
-    encoder = _fit(tables["train"])
+    encoder = _fit(tables["train"]) if like is None else _given(like)
     owners = {s: random_clients(s, len(table.y), clients, seed) for s, table in tables.items()}
 
     def rows() -> Iterator[Rows]:
@@ -75,6 +86,7 @@ def load(
         total=sum(len(table.y) for table in tables.values()),
         labels=tuple(_LABELS),
         preparation=_preparation(encoder),
+        given=() if like is None else ("preparation",),
     )
 
 
@@ -129,7 +141,7 @@ def _fit(train: _Table) -> _Encoder:
     return _Encoder(
         mean=train.numbers.mean(axis=0),
         scale=np.where(spread > 0, spread, 1.0),  # a constant column becomes 0
-        categories={c: sorted(set(train.columns[c])) for c in _COLUMNS if c not in _NUMERIC},
+        categories={c: sorted(set(train.columns[c])) for c in _CATEGORIES},
     )
 
 
@@ -148,8 +160,24 @@ def _preparation(encoder: _Encoder) -> Preparation:
     )
 
 
+def _given(like: Path) -> _Encoder:
+    """The inverse, from a file."""
+    kinds = (Number(c) if c in _NUMERIC else Category(c, ()) for c in (*_NUMERIC, *_CATEGORIES))
+    columns = read_fitting(like, tuple(kinds)).columns
+    numbers = [column for column in columns if isinstance(column, Number)]
+    return _Encoder(
+        mean=np.array([column.mean for column in numbers]),
+        scale=np.array([column.deviation for column in numbers]),
+        categories={
+            column.name: ["?" if value == ABSENT else value for value in column.categories]
+            for column in columns
+            if isinstance(column, Category)
+        },
+    )
+
+
 def _encode(encoder: _Encoder, table: _Table) -> np.ndarray:
-    """[n, width] float32; a category that training never saw is all zeros."""
+    """[n, width] float32; a category that is not known is all zeros."""
     numbers = (table.numbers - encoder.mean) / encoder.scale
     one_hot = [
         np.array(table.columns[name])[:, None] == np.array(values)

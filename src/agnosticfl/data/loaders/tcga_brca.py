@@ -13,7 +13,7 @@ from msgspec import Meta
 from agnosticfl.data.formats.files import find_file, reading
 from agnosticfl.data.formats.limits import short
 from agnosticfl.data.in_memory import generator, in_pieces
-from agnosticfl.data.preparation.record import Number, Preparation
+from agnosticfl.data.preparation.record import Number, Preparation, read_fitting
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.errors import BadInput, check
 from agnosticfl.options import Share
@@ -46,6 +46,9 @@ def load(
         Share, "share of each region's training patients that is held out; FLamby has none"
     ] = 0.0,
     seed: Annotated[int, Meta(ge=0, description="chooses the patients that are held out")] = 0,
+    like: Annotated[
+        Path | None, "a preparation.json of public data, instead of learning the scale of the age"
+    ] = None,
 ) -> Source:
     """brca.csv and train_test_split.csv; a region is a client and a domain.
 
@@ -57,7 +60,10 @@ def load(
     )
     patients = _read(find_file(sources, "brca.csv"), find_file(sources, "train_test_split.csv"))
     split = _held_out(patients, heldout_fraction, seed)
-    preparation = _preparation(patients, split == "train")
+    if like is None:
+        preparation = _preparation(patients, split == "train")
+    else:
+        preparation = read_fitting(like, [Number(name) for name in patients.names])
     scales = [(c.mean, c.deviation) for c in preparation.columns if isinstance(c, Number)]
     mean, deviation = np.array(scales).T
     x = ((patients.x - mean) / deviation).astype(np.float32)
@@ -81,6 +87,7 @@ def load(
         total=len(split),
         left_out={"patients whom the split does not name": patients.left_out},
         preparation=preparation,
+        given=() if like is None else ("preparation",),
     )
 
 

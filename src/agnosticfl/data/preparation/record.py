@@ -4,6 +4,7 @@
 It is kept as JSON: in a store, and wherever a trained model goes.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -134,6 +135,21 @@ def read_preparation(place: Path) -> Preparation:
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{file} cannot be read: {error}") from None
     return from_json(raw, str(file))
+
+
+def read_fitting(place: Path, columns: Sequence[Column]) -> Preparation:
+    """What is there, if it is for columns of these names and kinds, in this order."""
+    found = read_preparation(place)
+    wanted, there = ([_kind_of(c) for c in some] for some in (columns, found.columns))
+    for own, other in itertools.zip_longest(wanted, there, fillvalue="none"):
+        check(own == other, f"{place} is for other columns: it has {other} where {own} is needed")
+    return found
+
+
+def _kind_of(column: Column) -> str:
+    kinds = {kind: name for name, kind in KINDS.items()}
+    flag = " with an indicator" if isinstance(column, Number) and column.indicator else ""
+    return f"{kinds[type(column)]} {column.name!r}{flag}"
 
 
 def _column(raw: dict[str, Any]) -> Column:

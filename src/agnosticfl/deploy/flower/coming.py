@@ -49,7 +49,7 @@ class Coming:
         asked: Collection[int],
         admit: Callable[[dict[int, int]], dict[int, int]],
     ) -> None:
-        self._agreement, self._key, self.number, self._admit = agreement, key, number, admit
+        self.agreement, self._key, self.number, self._admit = agreement, key, number, admit
         self._question = question(agreement, key, number)
         self._joining: dict[int, Joining] = {}  # by node
         self._preparation: Preparation | None = None
@@ -98,7 +98,7 @@ class Coming:
             self._preparation.receive(place_of.get(node, -1), reply)
             return
         try:
-            self._joining[node] = joining(self._agreement, self._question, reply)
+            self._joining[node] = joining(self.agreement, self._question, reply)
         except Refused as error:
             fields = {"node": node, "client": str(node), "why": str(error)}
             LOG.warning(f"{JOIN}: client %(client)s is refused: %(why)s", fields)
@@ -133,4 +133,4 @@ class Coming:
                 )
         self.nodes = self._admit(nodes)
         drawn = {place: self._joining[node].drawn for place, node in self.nodes.items()}
-        self._preparation = Preparation(self._agreement, self._key, self.number, drawn)
+        self._preparation = Preparation(self.agreement, self._key, self.number, drawn)

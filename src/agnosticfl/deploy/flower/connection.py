@@ -2,7 +2,7 @@
 """Flower's own connection of a node to its server, as our clients use it.
 
 Fleet protocol, node key, TLS, heartbeats and retries are Flower's. What is taken from its inside is
-in this file, for the version that is pinned; `tests/deploy/test_connection.py` fails if it changes.
+in this file, for the version that is pinned; `tests/deploy/test_warm.py` fails if it changes.
 """
 
 import contextlib

@@ -26,6 +26,8 @@ LOG = logging.getLogger("flwr")  # Flower's own, so that `flwr log` shows these 
 
 SHORTEST, LONGEST = 0.05, 1.0  # seconds between two looks for replies, or for clients
 SHARE = 0.2  # of the time waited so far: what waiting may add
+EACH = 0.002  # seconds for each reply that is waited for: those of many come together
+LULL = 5.0  # seconds for the last few, at least, when most have replied
 UNWILLING = "does not join"  # what is said of a client that declines
 
 
@@ -169,6 +171,7 @@ def gather(
     seconds: float,
     stage: str | None = None,
     enough: int | None = None,
+    most: int | None = None,
     counted: Collection[int] | None = None,
     refusal: Callable[[RecordDict], str | None] = lambda _: None,
 ) -> Gathered:
@@ -179,6 +182,8 @@ def gather(
 
     Args:
       stage: what this is called in the log; by default as the messages are.
+      most: as many replies as come if no more are lost than was planned for; then the others have
+        as long again as these took, so that who is silent does not cost all of `seconds`.
       counted: the nodes whose replies count for `enough`; by default all.
       refusal: content of a reply -> why it cannot be right; None if it can.
     """
@@ -190,6 +195,7 @@ def gather(
     replies, refused, come, declined = list[Message](), 0, 0, set[int]()
     begun = last = time.monotonic()
     while waiting and come != enough:
+        looked = time.monotonic()
         for reply in grid.pull_messages(list(waiting)):
             node = waiting.pop(reply.metadata.reply_to_message_id, None)
             if node is None:
@@ -215,10 +221,12 @@ def gather(
             words = "%(stage)s: client %(client)s %(why)s"
             _say_of(node, attempt, "lost", words, {**about, "why": reason}, logging.WARNING)
         now = time.monotonic()
-        if now - begun > seconds:
+        lull = most is not None and come >= most and now - last > max(LULL, last - begun)
+        if lull or now - begun > seconds:
             break
         if waiting and come != enough:
-            time.sleep(pause(now - last))
+            # The SuperLink may have held the look until there was something to see.
+            time.sleep(max(pause(now - last) - (now - looked), EACH * len(waiting), 0.0))
     for node in waiting.values():
         # Who is not needed is no loss; under secure sums it is, which is said there.
         words = "%(stage)s: client %(client)s %(why)s"

@@ -15,9 +15,7 @@ open one sum of a round only, so a sum is kept as soon as it is open, and a roun
 it is being opened is given up: the model stays as it was.
 """
 
-import logging
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,7 +28,7 @@ from agnosticfl.core import tree
 from agnosticfl.core.contribution import Broadcast
 from agnosticfl.core.federated import Splits
 from agnosticfl.core.model import Model
-from agnosticfl.deploy import blame, wire
+from agnosticfl.deploy import wire
 from agnosticfl.deploy.agree import of_kind
 from agnosticfl.deploy.flower.coming import STEP, Coming
 from agnosticfl.deploy.flower.federation import (
@@ -47,19 +45,15 @@ from agnosticfl.deploy.flower.federation import (
     stamp,
 )
 from agnosticfl.deploy.flower.records import AHEAD, ARRAYS, REQUEST, ROUND, SECURE, to_record
+from agnosticfl.deploy.flower.standing import Standing
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy, Way
 from agnosticfl.deploy.flower.willing import Looking
 from agnosticfl.deploy.task import EVALUATION, TRAINING, most_clients
-from agnosticfl.errors import BadInput, check
+from agnosticfl.errors import check
 from agnosticfl.files import write_bytes
 from agnosticfl.runs.config import Config
-from agnosticfl.secagg.agreement import (
-    Agreement,
-    check_agreement,
-    in_words,
-    num_with_domain,
-    reckoned_dishonest,
-)
+from agnosticfl.secagg.agreement import Agreement, in_words, num_with_domain
+from agnosticfl.secagg.graph import waited_for
 from agnosticfl.secagg.messages import Refused
 from agnosticfl.secagg.opening import Opening
 from agnosticfl.secagg.primitives import KEY, Ed25519PrivateKey, digest, verify_key
@@ -72,9 +66,8 @@ class SecureStrategy(AgnosticStrategy):
     """`AgnosticStrategy` whose sums are secure.
 
     Args:
-      agreement: of the federation, as its clients know it.
+      standing: who is in the federation.
       key: of the server, whose public half is in the app.
-      members: names of the clients in the order of the roster, for the log.
     """
 
     def __init__(
@@ -83,34 +76,29 @@ class SecureStrategy(AgnosticStrategy):
         folder: Path,
         policy: RoundPolicy,
         data: Splits,
-        agreement: Agreement,
+        standing: Standing,
         key: Ed25519PrivateKey,
         model: Model | None = None,
-        members: Sequence[str] = (),
     ):
         super().__init__(config, folder, policy, data, model)
-        self.members = tuple(members) or tuple(map(str, range(len(agreement.roster))))
-        self.agreement, self.key = check_agreement(agreement), key
-        check(verify_key(key) == agreement.server, "the server's signing key is not the app's")
+        self.standing, self.key = standing, key
+        own = verify_key(key) == standing.agreement.server
+        check(own, "the server's signing key is not the app's")
         asked, room = num_asked(policy), most_clients(config)
         check(
             asked <= room,
             f"over-selection {policy.over_selection} asks {asked} clients, and the numbers of a sum"
             f" have room for {room}; make the app with --set secure.most_clients={asked}",
         )
-        # Agreement and members as they are now.
-        self.follow: Callable[[], tuple[Agreement, Sequence[str]]] = lambda: (
-            self.agreement,
-            self.members,
-        )
-        self._asks_for: tuple[SecureStrategy, str] | None = None  # whose sums of another kind
-        self._last = 0  # number of the last secure round
-        self._cheats = blame.Blame()  # for the whole run
-        self._losses = blame.Blame()  # since the last sum
+        self.kind = TRAINING  # of the sums
         self._next: Coming | None = None  # the next round, if it was prepared
-        self._places: dict[int, int] = {}  # node -> place in the roster, of all that ever joined
         # Beside the run folder: if this process dies now, clients will not open this sum again.
         self._kept = folder.with_name(f"{folder.name}.sum")
+
+    @property
+    def agreement(self) -> Agreement:
+        """For sums of this kind, with the roster of now."""
+        return of_kind(self.standing.agreement, self.config, self.kind)
 
     def summary(self) -> None:
         super().summary()
@@ -119,16 +107,12 @@ class SecureStrategy(AgnosticStrategy):
 
     def asking(self, kind: str, number: int, way: Way) -> Self:
         other = super().asking(kind, number, way)
-        other.agreement = of_kind(self.agreement, self.config, kind)
         place = self.folder.with_name(f"{self.folder.name}.sums")
         place.mkdir(exist_ok=True)
         # Reports are of one round after the other; what a model was judged by is asked for again.
         other._kept = place / (f"{kind}-{number}" if kind == EVALUATION else kind)
-        other._next, other._asks_for = None, (self, kind)
+        other.kind, other._next = kind, None
         return other
-
-    def learn_from(self, other: Any) -> None:
-        self._last, self._cheats, self._losses = other._last, other._cheats, other._losses
 
     def attempt(self, grid: Grid, sent: Broadcast, attempt: Attempt) -> Any:
         """Σ_k over the clients that stay to the end, or `Abandoned`."""
@@ -153,7 +137,7 @@ class SecureStrategy(AgnosticStrategy):
         bits: int,
     ) -> np.ndarray:
         """The sum of one secure round."""
-        self._follow(grid, attempt)
+        self.standing.follow(attempt.round)
         coming = self._prepared(grid, attempt)
         sent = wire.digest(attempt.round, arrays)
         opening = Opening(coming.prepared, attempt.round, length, short, bits, sent)  # type: ignore[arg-type]
@@ -165,66 +149,27 @@ class SecureStrategy(AgnosticStrategy):
         except (Refused, Abandoned) as error:
             self._end(grid, coming, attempt)
             self._end(grid, following, attempt)
-            self._learn(coming, opening, attempt)
+            self.standing.learn(coming, opening, attempt)
             if not opening.unmasked:
                 raise Abandoned(str(error)) from None
             # The sum was open, or nearly: no client would open another one of this round.
             LOG.warning("round %d is given up, the model stays: %s", attempt.round, error)
             total = np.zeros(length, "<u4")
         else:
-            self._learn(coming, opening, attempt, well=True)
+            self.standing.learn(coming, opening, attempt, well=True)
             LOG.info("round %d: secure sum of %d clients", attempt.round, len(opening.survivors))
             total: np.ndarray = opening.total  # type: ignore[assignment]
             self._next = following
         write_bytes(self._kept, self._name(attempt.round, sent) + total.tobytes())
         return total
 
-    def _follow(self, grid: Grid, attempt: Attempt) -> None:
-        """Goes on with another roster, if there is one: members came, went or have new keys.
-
-        Who cheated stays left out, wherever it stands now.
-        """
-        if self._asks_for is not None:
-            self._follow_with(*self._asks_for, grid, attempt)
-            return
-        old = self.agreement
-        try:
-            new, members = self.follow()
-            check_agreement(new)
-        except BadInput as error:
-            LOG.warning("round %d: the roster stays as it was: %s", attempt.round, error)
-            return
-        if new is old or new == old:
-            return
-        ahead, self._next = self._next, None
-        self._end(grid, ahead, attempt)
-        self.agreement, self._places, self._losses = new, {}, blame.Blame()
-        self.members = tuple(members)
-        keys = {key: place for place, key in enumerate(new.roster)}
-        named = self._cheats.named.items()
-        stay = {keys[old.roster[at]]: why for at, why in named if old.roster[at] in keys}
-        self._cheats = blame.Blame(named=stay)
-        LOG.info(
-            "round %d: from now on with the roster %s", attempt.round, new.terms.get("roster", "")
-        )
-
-    def _follow_with(
-        self, whole: "SecureStrategy", kind: str, grid: Grid, attempt: Attempt
-    ) -> None:
-        """The same for a kind of sums: with the strategy that asks for them; they share blame."""
-        whole.learn_from(self)
-        whole._follow(grid, attempt._replace(kind=TRAINING))
-        self.agreement = of_kind(whole.agreement, self.config, kind)
-        self.members, self._places = whole.members, whole._places
-        self._cheats, self._losses = whole._cheats, whole._losses
-
     def _prepared(self, grid: Grid, attempt: Attempt) -> Coming:
         """A round that is ready for its sum: one that was prepared ahead, or another."""
         ahead, self._next = self._next, None
-        if ahead is not None:
-            self._note_cheats(ahead.cheated, attempt)
-        if ahead is not None and ahead.prepared and not ahead.nodes.keys() & self._cheats.named:
-            return ahead
+        if ahead is not None and ahead.agreement == self.agreement:
+            self.standing.note(ahead.cheated, attempt)
+            if ahead.prepared and not ahead.nodes.keys() & self.standing.cheats.named:
+                return ahead
         self._end(grid, ahead, attempt)
         coming = self._joined(grid, attempt)
         try:
@@ -232,15 +177,14 @@ class SecureStrategy(AgnosticStrategy):
                 self._ask(grid, coming, attempt)
         except (Refused, Abandoned) as error:
             self._end(grid, coming, attempt)
-            self._learn(coming, None, attempt)
+            self.standing.learn(coming, None, attempt)
             raise Abandoned(str(error)) from None
-        self._note_cheats(coming.cheated, attempt)
+        self.standing.note(coming.cheated, attempt)
         return coming
 
     def _joined(self, grid: Grid, attempt: Attempt) -> Coming:
         """A round that enough clients have joined. Until then nobody has lost anything."""
-        known = {node for node, place in self._places.items() if place in self._cheats.named}
-        looking = Looking(self.policy, attempt)
+        known, looking = self.standing.left_out, Looking(self.policy, attempt)
         while True:
             asked = select(grid, self.policy, self.config.seed, attempt, known, looking.unwilling)
             coming = self._coming(asked, attempt)
@@ -254,11 +198,10 @@ class SecureStrategy(AgnosticStrategy):
 
     def _following(self, grid: Grid, attempt: Attempt) -> Coming | None:
         """The round after this one, to be prepared beside it."""
-        searching = self._cheats.failing or self._losses.failing
-        if attempt.kind != TRAINING or attempt.round >= self.agreement.rounds or searching:
+        last = self.kind != TRAINING or attempt.round >= self.agreement.rounds
+        if last or self.standing.searching:
             return None
-        after = Attempt(attempt.round + 1, 1, attempt.token)
-        known = {node for node, place in self._places.items() if place in self._cheats.named}
+        after, known = Attempt(attempt.round + 1, 1, attempt.token), self.standing.left_out
         try:
             asked = select(grid, self.policy._replace(wait=0), self.config.seed, after, known)
         except Abandoned:
@@ -266,27 +209,10 @@ class SecureStrategy(AgnosticStrategy):
         return self._coming(asked, after)
 
     def _coming(self, asked: Collection[int], attempt: Attempt) -> Coming:
-        # A number is never used twice, not even by a server that lost its memory.
-        self._last = max(self._last + 1, time.time_ns() // 10**6)
-
         def admit(nodes: dict[int, int]) -> dict[int, int]:
-            return self._admitted(nodes, attempt)
+            return self.standing.admitted(nodes, self.policy, self.config.seed, attempt)
 
-        return Coming(self.agreement, self.key, self._last, asked, admit)
-
-    def _admitted(self, nodes: dict[int, int], attempt: Attempt) -> dict[int, int]:
-        """Of those who join, all but who is left out for what happened before."""
-        needed = max(self.policy.minimum, self.agreement.fewest)
-        self._places |= {node: place for place, node in nodes.items()}
-        for known in (self._cheats, self._losses):
-            seed = (self.config.seed, attempt.round, attempt.number)
-            choice = blame.left_out(known, nodes, needed, seed, self.members)
-            if choice.why:
-                LOG.warning("round %d: %s", attempt.round, choice.why)
-            nodes = {place: node for place, node in nodes.items() if place not in choice.out}
-        if len(nodes) < needed:
-            raise Refused(f"{len(nodes)} clients join, and {needed} are needed")
-        return nodes
+        return Coming(self.agreement, self.key, self.standing.next_number(), asked, admit)
 
     def _check_total(self, told: Broadcast, opening: Opening) -> None:
         """Refuses a sum that so many clients with these domains cannot have."""
@@ -296,48 +222,6 @@ class SecureStrategy(AgnosticStrategy):
         why = self.implausible(told, total, len(alive), held)
         if why is not None:
             raise Refused(f"the sum cannot be right: {why}")
-
-    def _learn(
-        self, coming: Coming, opening: Opening | None, attempt: Attempt, well: bool = False
-    ) -> None:
-        """Remembers what a round says of its clients, whether it ended well or failed.
-
-        Cheating counts for the whole run. A client that is only lost is left out of the next
-        attempt, and is welcome again after the next sum.
-        """
-        cheated = {**coming.cheated, **(opening.cheated if opening else {})}
-        self._note_cheats(cheated, attempt)
-        known, nodes = self._cheats, coming.nodes
-        pairs = opening.contradictions if opening else set[blame.Pair]()
-        liars = reckoned_dishonest(self.agreement, len(nodes))
-        if opening and well:
-            known = blame.succeeded(blame.contradicted(known, pairs, liars), opening.survivors)
-            self._losses = blame.Blame()
-        elif pairs:
-            known = blame.failed(known, nodes, pairs, liars)
-        elif opening and opening.total is not None:
-            # Somebody's numbers were wrong, and nobody can see whose.
-            known = blame.failed(known, opening.survivors)
-        elif opening and opening.doubtful:
-            known = blame.failed(known, opening.doubtful)
-        elif not cheated:
-            dropped = {**coming.dropped, **(opening.dropped if opening else {})}
-            self._losses = blame.failed(self._losses, dropped or nodes)
-        self._name_cheats(known, attempt)
-
-    def _note_cheats(self, cheated: Mapping[int, str], attempt: Attempt) -> None:
-        known = self._cheats
-        for place, why in cheated.items():
-            known = blame.shown(known, place, why)
-        self._name_cheats(known, attempt)
-
-    def _name_cheats(self, known: blame.Blame, attempt: Attempt) -> None:
-        """Takes over what is known now, and says who is new among those who are left out."""
-        for place in sorted(known.named.keys() - self._cheats.named.keys()):
-            why = known.named[place]
-            fields = {"client": self.members[place], "why": f"is left out from now on: {why}"}
-            say(attempt, "lost", "client %(client)s %(why)s", fields, logging.WARNING)
-        self._cheats = known
 
     def _kept_sum(self, t: int, sent: bytes) -> np.ndarray | None:
         """The sum of round t, if it was opened before this process began."""
@@ -355,7 +239,7 @@ class SecureStrategy(AgnosticStrategy):
         content = RecordDict({ROUND: stamp(attempt), SECURE: ConfigRecord({REQUEST: coming.over})})
         nodes = coming.nodes.values()
         messages = [request(node, STEP, content, self.policy.step) for node in nodes]
-        gather(grid, messages, attempt, seconds=self.policy.step)
+        gather(grid, messages, attempt, seconds=self.policy.step, most=0)
 
     def _ask(self, grid: Grid, coming: Coming, attempt: Attempt) -> None:
         """One exchange of a round that is being prepared, on its own."""
@@ -366,6 +250,7 @@ class SecureStrategy(AgnosticStrategy):
             attempt,
             seconds=self.policy.step,
             stage=coming.stage,
+            most=self._most(len(coming.nodes) or len(messages)),
             refusal=_no_answer,
         )
         before = set(coming.dropped)
@@ -374,12 +259,15 @@ class SecureStrategy(AgnosticStrategy):
         coming.advance()
         self._say_dropped(coming.dropped, before, attempt)
 
+    def _most(self, cohort: int) -> int:
+        """How many of a cohort there are at any stage, if no more are lost than planned for."""
+        return waited_for(cohort, self.agreement.dropout)
+
     def _say_dropped(
         self, dropped: Mapping[int, str], before: Collection[int], attempt: Attempt
     ) -> None:
-        for place in sorted(set(dropped) - set(before)):
-            fields = {"client": self.members[place], "why": f"is dropped: {dropped[place]}"}
-            say(attempt, "lost", "client %(client)s %(why)s", fields, logging.WARNING)
+        new = dropped.keys() - set(before)
+        self.standing.say_lost({at: f"is dropped: {dropped[at]}" for at in new}, attempt)
 
     def _messages(
         self, coming: Coming, requests: Mapping[int, bytes], attempt: Attempt
@@ -435,6 +323,7 @@ class SecureStrategy(AgnosticStrategy):
             seconds=seconds,
             stage=opening.stage,
             enough=room if work else None,
+            most=None if work else self._most(len(nodes)),
             counted=place_of,
             refusal=_no_answer,
         )

@@ -89,6 +89,7 @@ def make_strategy(
         return AgnosticStrategy(task.config, out, policy, data, model)
     from agnosticfl.deploy.agree import agreement_of
     from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
+    from agnosticfl.deploy.flower.standing import Standing
     from agnosticfl.deploy.keys import read_signing_key
     from agnosticfl.deploy.node.kept import Kept
     from agnosticfl.deploy.roster import read_roster
@@ -105,10 +106,9 @@ def make_strategy(
         return kept.get(file, [file], read)
 
     key = read_signing_key(Path(str(options["signing-key"])))
-    agreement, names = agreed()
-    strategy = SecureStrategy(task.config, out, policy, data, agreement, key, model, names)
-    strategy.follow = agreed
-    return strategy
+    return SecureStrategy(
+        task.config, out, policy, data, Standing(*agreed(), latest=agreed), key, model
+    )
 
 
 def first_params(task: FederatedTask, model: Model) -> dict[str, np.ndarray]:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
+from agnosticfl.deploy.flower.delivering import install
+from agnosticfl.deploy.flower.mail import Mail
 from agnosticfl.deploy.seeing.logs import TextLines
 
 TABLE = Path("/proc/net/tcp")
@@ -78,9 +80,10 @@ def _place(host: str, port: int) -> str:
 
 
 def main() -> None:
-    """Flower's own `flower-superlink`, with `OwnUser` around its application."""
+    """Flower's own `flower-superlink`, with `OwnUser` around it, and `delivering`."""
     module: Any = importlib.import_module("flwr.superlink.main")
     command: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
+    install(module, Mail())
     theirs = module.create_app
     for handler in logging.getLogger("flwr").handlers:
         handler.setFormatter(TextLines())

@@ -11,6 +11,7 @@ it compiled. Nothing else is ever loaded: the server's bundle of code is not eve
 SETTINGS is a `Settings` as JSON, on the command line: nothing in it is secret.
 """
 
+import contextlib
 import logging
 import os
 import signal
@@ -37,6 +38,7 @@ from agnosticfl.deploy.flower.own_app import OwnApp
 from agnosticfl.deploy.node.pace import Pace
 from agnosticfl.deploy.node.reach import Reached, Waiting, reach
 from agnosticfl.deploy.node.settings import Settings, from_json
+from agnosticfl.deploy.seeing.health import ANSWERED
 from agnosticfl.deploy.served import Served, unlike
 from agnosticfl.deploy.task import FILE, read_task
 from agnosticfl.errors import one_line_errors
@@ -46,6 +48,7 @@ LOG = logging.getLogger("flwr")
 FAREWELL = 5.0  # seconds to sign off from the server
 UNAUTHORIZED = 401
 JUST_NOW = 2.0  # seconds
+HELD = 1.0  # seconds after which a look was held by the server until there was something to see
 SILENCE = 30.0  # seconds without an answer of the server, after which a client asks why
 LOOK = 5.0  # seconds between two looks at that
 
@@ -95,7 +98,7 @@ def serve(connection: Connection, app: OwnApp, longest: float) -> NoReturn:
         now = time.monotonic()
         if one_message(connection, app):
             pace.answered(now)
-        else:
+        elif time.monotonic() - now < HELD:
             time.sleep(pace.pause())
 
 
@@ -251,6 +254,8 @@ def _ended(connection: Connection, app: OwnApp, settings: Settings, answers: Ans
                     return wrong.line()
                 if wrong:
                     _say(silence, f"{wrong.line()}; it is tried again")
+            else:
+                _note_answer()
         return _why(settings, failed[0])
     except Refused:
         raise
@@ -261,10 +266,18 @@ def _ended(connection: Connection, app: OwnApp, settings: Settings, answers: Ans
         raise
 
 
+def _note_answer() -> None:
+    """The server answers; whoever watches over this process sees it (`seeing.health`)."""
+    home = os.environ.get("FLWR_HOME")
+    with contextlib.suppress(OSError):  # a full disc ends nothing here
+        if home:
+            (Path(home) / ANSWERED).touch()
+
+
 def _why(settings: Settings, failed: str) -> str:
     """Why a client that was in cannot go on; nothing if it can try again."""
     wrong = knock(settings).wrong
-    if wrong is None or wrong.what == "address":
+    if wrong is None or wrong.what in ("address", "proxy"):
         LOG.warning("%s; connecting again", failed)
         time.sleep(Waiting.FIRST)
         return ""

@@ -16,7 +16,7 @@ MANY = 10_000  # buckets to keep before full ones are thrown away
 class Limits(NamedTuple):
     """What `deploy server --limit NAME=VALUE` can change (with - for _)."""
 
-    connections: int = 512  # at once, of all
+    connections: int = 1024  # at once, of all; a client that waits holds one
     address_connections: int = 64  # at once, of one address
     address_rate: float = 100.0  # connections per second, and requests, of one address
     node_requests: int = 16  # at once, of one client

@@ -24,10 +24,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from agnosticfl.deploy.gate.members import AHEAD, BEHIND
 from agnosticfl.deploy.gate.routes import CHECK, PUBLIC_KEY, SIGNATURE, TIMESTAMP
 from agnosticfl.deploy.keys import read_node_key, read_small
+from agnosticfl.deploy.node.proxy import proxy_of, refusal
 from agnosticfl.deploy.served import MOST_BYTES, Served, heard
 from agnosticfl.errors import BadInput, check
 
 PATIENCE = 20.0  # seconds for the server to answer
+SLOW = -2.0  # seconds: a clock that is so far behind is one reason for a server to be busy
 SOON = datetime.timedelta(days=30)  # before its end a certificate is worth a word
 
 _PEM = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -76,14 +78,15 @@ def reach(server: str, authority: Path, key: Path) -> Reached:
         f"the server is {server!r}; it must be HOST:PORT",
     )
     trusted, node = trust(authority), read_node_key(key)
+    proxy = proxy_of(host.strip("[]"))
     begun = time.time()
     try:
         answer, shown = _asked("POST", f"https://{server}{CHECK}", trusted, signed(node, begun))
     except (httpx.HTTPError, OSError) as error:
-        return Reached(tuple(_unreached(error, server, host)))
+        return Reached(tuple(_unreached(error, server, host, proxy)))
     middle = (begun + time.time()) / 2
     found = [
-        Finding("address", True, f"{server} answers"),
+        _answers(server, proxy),
         _certificate(shown, authority),
         Finding("host name", True, f"{host} is in the certificate"),
         *_answered(answer, _clock(answer, middle), key),
@@ -120,23 +123,38 @@ def signed(key: ec.EllipticCurvePrivateKey, now: float) -> dict[str, str]:
     }
 
 
-def _unreached(error: Exception, server: str, host: str) -> Iterator[Finding]:
-    """What is wrong, if there was no answer."""
+def _answers(server: str, proxy: str) -> Finding:
+    through = f", through the proxy {proxy}" if proxy else ""
+    return Finding("address", True, f"{server} answers{through}")
+
+
+def _unreached(error: Exception, server: str, host: str, proxy: str) -> Iterator[Finding]:
+    """What is wrong, if there was no answer.
+
+    Args:
+      proxy: the one on the way, if there is one.
+    """
     chain = list(_causes(error))
     certificate = next((e for e in chain if isinstance(e, ssl.SSLCertVerificationError)), None)
+    refused = next((e for e in chain if isinstance(e, httpx.ProxyError)), None)
     if certificate is not None:
-        yield Finding("address", True, f"{server} answers")
+        yield _answers(server, proxy)
         yield _untrusted(certificate, server, host)
+    elif refused is not None:
+        yield Finding("proxy", False, *refusal(_short(refused), proxy, server), True)
     elif any(isinstance(e, socket.gaierror) for e in chain):
-        todo = "look for a mistake in --server, or ask who keeps the names (DNS)"
-        yield Finding("address", False, f"the name {host} is not known here", todo, True)
+        todo = f"look for a mistake in {'HTTPS_PROXY' if proxy else '--server'}"
+        name = f"of the proxy {proxy}" if proxy else host
+        said = f"the name {name} is not known here"
+        yield Finding("address", False, said, f"{todo}, or ask who keeps the names (DNS)", True)
     elif any(isinstance(e, ssl.SSLError | httpx.RemoteProtocolError) for e in chain):
         todo = "is it the right port, and does a proxy open TLS?"
         said = f"{server} does not speak TLS as a server of ours"
         yield Finding("address", False, f"{said} ({_short(error)})", todo, True)
     else:
-        todo = "is the server up, and does the firewall let you out to it?"
-        yield Finding("address", False, f"{server} does not answer ({_short(error)})", todo, True)
+        what, it = (f"the proxy {proxy}", "proxy") if proxy else (server, "server")
+        todo = f"is the {it} up, and does the firewall let you out to it?"
+        yield Finding("address", False, f"{what} does not answer ({_short(error)})", todo, True)
 
 
 def _untrusted(error: ssl.SSLCertVerificationError, server: str, host: str) -> Finding:
@@ -156,6 +174,7 @@ def _untrusted(error: ssl.SSLCertVerificationError, server: str, host: str) -> F
         said = f"it is not valid{when}, and it is {now}"
         return Finding("certificate", False, said, "set that clock (NTP)")
     todo = "compare the words of ca.pem with the operator (`deploy fingerprint`)"
+    todo += "; a proxy that opens TLS must let this server through unopened"
     said = f"it is not of the authority in --ca ({error.verify_message})"
     return Finding("certificate", False, said, todo)
 
@@ -222,6 +241,11 @@ def _answered(answer: httpx.Response, ahead: float | None, key: Path) -> Iterato
     off = ahead is not None and not -BEHIND - unsure < ahead < AHEAD + unsure
     if (off and answer.status_code != HTTPStatus.OK) or (refused and ahead is None):
         yield _wrong_clock(ahead)
+        return
+    if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE and ahead is not None and ahead < SLOW:
+        said = f"this machine's is {_seconds(ahead)} behind the server's"
+        said += ", which takes nothing that was signed before it was up"
+        yield Finding("clock", False, said, "set it (NTP), or wait as long", True)
         return
     told = "the server does not tell its time" if ahead is None else f"{_seconds(ahead)} off"
     yield Finding("clock", True, told)

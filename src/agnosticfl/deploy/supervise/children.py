@@ -73,11 +73,14 @@ def environment(home: Path) -> dict[str, str]:
     Each message is worked on by a process of its own, so what JAX compiles is kept on the disc.
     """
     here = str(Path(sys.executable).parent)
-    past_proxies = [os.environ.get("NO_PROXY", ""), "127.0.0.1", "localhost"]
+    # Programs read either name, and the small letters count for most of them if both are there.
+    named = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
+    past_proxies = ",".join(filter(None, [named, "127.0.0.1", "localhost"]))
     return {
         **os.environ,
         "PATH": os.pathsep.join([str(home / "bin"), here, os.environ.get("PATH", "")]),
-        "NO_PROXY": ",".join(filter(None, past_proxies)),
+        "NO_PROXY": past_proxies,
+        "no_proxy": past_proxies,
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

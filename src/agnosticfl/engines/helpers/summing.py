@@ -56,19 +56,36 @@ def as_one_sum(
 def client_by_client(
     work: ClientWork, sent: Broadcast, cohort: Plan, stats: ClientStats, keys: Array
 ) -> Summing:
-    """For any channel: each client's contribution is encoded once, where it ends."""
+    """For any channel: each client's contribution is encoded once, where it ends.
 
-    def with_client(total: Any, trained: Params, slot: Array) -> Any:
+    Whole numbers have the same sum in any order, so lanes that send such are encoded side by side.
+    """
+    shapes = contribution_shapes(work.model, work.num_domains)
+    zero = summand_zeros(work.channel, shapes)
+    in_any_order = all(jnp.issubdtype(leaf.dtype, jnp.integer) for leaf in jax.tree.leaves(zero))
+
+    def message(trained: Params, slot: Array) -> Any:
         own = tree.row(stats, slot)
         sums = contribution(sent.params, trained, own.beta, own.domain_loss, own.domain_count)
-        return tree.add(total, sent_by_client(work.channel, sent.channel_state, sums, keys[slot]))
+        return sent_by_client(work.channel, sent.channel_state, sums, keys[slot])
 
-    def add(total: Any, trained: Params, slot: Array, last: Array) -> Any:
+    def with_client(total: Any, trained: Params, slot: Array) -> Any:
+        return tree.add(total, message(trained, slot))
+
+    def one_by_one(total: Any, trained: Params, slot: Array, last: Array) -> Any:
         def lane(total: Any, own: Any) -> tuple[Any, None]:
             trained, slot, last = own
             return jax.lax.cond(last, with_client, _unchanged, total, trained, slot), None
 
         return jax.lax.scan(lane, total, (trained, slot, last))[0]
+
+    def at_once(total: Any, trained: Params, slot: Array, last: Array) -> Any:
+        messages = jax.vmap(message)(trained, slot)
+        return jax.tree.map(lambda t, m: t + _sum_where(last, m), total, messages)
+
+    def add(total: Any, trained: Params, slot: Array, last: Array) -> Any:
+        several = in_any_order and len(slot) > 1
+        return (at_once if several else one_by_one)(total, trained, slot, last)
 
     def finish(total: Any) -> Any:
         # Clients without examples take no step, yet send a message like everybody else.
@@ -77,10 +94,12 @@ def client_by_client(
         def client(slot: Array, total: Any) -> Any:
             return jax.lax.cond(empty[slot], with_client, _unchanged, total, sent.params, slot)
 
-        return jax.lax.fori_loop(0, len(empty), client, total)
+        def all_of_them(total: Any) -> Any:
+            return jax.lax.fori_loop(0, len(empty), client, total)
 
-    shapes = contribution_shapes(work.model, work.num_domains)
-    return Summing(summand_zeros(work.channel, shapes), add, finish)
+        return jax.lax.cond(jnp.any(empty), all_of_them, lambda total: total, total)
+
+    return Summing(zero, add, finish)
 
 
 def _unchanged(total: Any, trained: Params, slot: Array) -> Any:
@@ -91,4 +110,4 @@ def _unchanged(total: Any, trained: Params, slot: Array) -> Any:
 def _sum_where(condition: Array, leaf: Array) -> Array:
     """Σ over the first axis of those numbers for which `condition` holds."""
     wanted = condition.reshape(-1, *(1,) * (leaf.ndim - 1))
-    return jnp.sum(jnp.where(wanted, leaf, jnp.zeros_like(leaf)), axis=0)
+    return jnp.sum(jnp.where(wanted, leaf, jnp.zeros_like(leaf)), axis=0, dtype=leaf.dtype)

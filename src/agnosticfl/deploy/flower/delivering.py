@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SuperLink that answers when there is something to say, and loses no message on the way.
+
+Flower's has no message, or one, when a client asks: so clients ask again and again, at 8 ms of the
+server's processor each, and are late by half of the time between two looks. Here who asks is
+answered when a message is there (`Hold`), and most of those for whom none is are answered
+without any of Flower's work.
+
+Flower gives a message away when it is asked for it. If the answer gets lost (a cut, a gate that is
+killed), the message is. But both kinds of clients confirm what they have got before they ask for
+the next, so what was not confirmed by then was lost, and is given again (`Delivering`).
+
+What is used of Flower's inside is in this file, for the version that is pinned;
+`tests/deploy/test_delivering.py` fails if it changes.
+"""
+
+import asyncio
+import importlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from agnosticfl.deploy.flower.mail import Mail, Receiver
+
+HOLD = 20.0  # seconds that a client waits for a message in one request; Flower's clients give it 30
+SOON = 1.0  # seconds that the run waits for replies: of lost clients only Flower's own answer tells
+PASSED = 3  # of so many requests in vain, one gets Flower's own answer
+TIMES = 5  # that something is given again to who does not confirm it: it may be what he cannot read
+MOST = 2**20  # bytes of a request that is held
+
+FLEET, RUNTIME = "/v1/fleet/pull-messages", "/v1/runtime/pull-messages"
+
+_sql: Any = importlib.import_module("flwr.server.superlink.linkstate.sql_linkstate")
+_factory: Any = importlib.import_module("flwr.server.superlink.linkstate.linkstate_factory")
+_fleet: Any = importlib.import_module("flwr.proto.fleet_pb2")
+_runtime: Any = importlib.import_module("flwr.proto.runtime_pb2")
+_media: str = importlib.import_module("flwr.supercore.protobuf.constants").PROTOBUF_MEDIA_TYPE
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+
+
+def delivering(mail: Mail) -> type:
+    """Flower's state of a SuperLink that tells `mail` what it takes in and gives away."""
+    base: Any = _sql.SqlLinkState
+
+    class Delivering(base):
+        def __init__(self, *args: Any, **options: Any):
+            super().__init__(*args, **options)
+            self._settled: set[int] = set()  # nodes that have confirmed all that they got
+            self._times = Counter[int]()  # that a node was given something again, since then
+
+        def store_message_and_object_tree(
+            self, message: Any, object_tree: Any, session_id: str
+        ) -> tuple[bool, list[str]]:
+            stored, missing = super().store_message_and_object_tree(
+                message, object_tree, session_id
+            )
+            if stored:
+                about = message.metadata
+                receiver = about.reply_to_message_id or about.dst_node_id
+                mail.posted(receiver, about.message_id, missing)
+            return stored, missing
+
+        def store_object(self, run_id: int, session_id: str, object_id: str, *content: Any) -> bool:
+            stored: bool = super().store_object(run_id, session_id, object_id, *content)
+            if stored:
+                mail.came(object_id)
+            return stored
+
+        def get_message_ins(self, node_id: int, limit: int | None, **options: Any) -> list[Any]:
+            if node_id not in self._settled and self._times[node_id] < TIMES:
+                self._give_back(node_id)
+            before = mail.here(node_id)
+            found: list[Any] = super().get_message_ins(node_id, limit, **options)
+            if found:
+                self._settled.discard(node_id)
+            else:
+                self._settled.add(node_id)
+                del self._times[node_id]
+            # If there is none, what was here before has ended.
+            taken = [message.metadata.message_id for message in found]
+            mail.fetched(node_id, taken or before)
+            return found
+
+        def get_message_res(self, message_ids: set[str], run_id: int) -> list[Any]:
+            found: list[Any] = super().get_message_res(message_ids, run_id)
+            for reply in found:
+                about = reply.metadata
+                mail.fetched(about.reply_to_message_id, mail.here(about.reply_to_message_id))
+            return found
+
+        def _give_back(self, node_id: int) -> None:
+            """Makes messages as new that were given away and not confirmed."""
+            table = _sql.MessageInsModel
+            own = table.dst_node_id == _sql.uint64_to_int64(node_id)
+            valid = table.created_at + table.ttl > _sql.now().timestamp()
+            with self.session() as session:
+                given = session.scalars(
+                    _sql.select(table.message_id).where(own, table.delivered_at != "", valid)
+                ).all()
+                lost = [message for message in given if message in self.object_store]
+                if lost:
+                    self._times[node_id] += 1
+                    session.execute(
+                        _sql.update(table).where(table.message_id.in_(lost)).values(delivered_at="")
+                    )
+
+    return Delivering
+
+
+class Hold:
+    """An ASGI application in front of Flower's: who asks for messages waits here for them."""
+
+    def __init__(self, app: Any, mail: Mail, hold: float = HOLD, soon: float = SOON):
+        self.app, self.mail, self.hold, self.soon = app, mail, hold, soon
+        self._in_vain: dict[int, int] = {}  # requests of a node since Flower answered one
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        path = scope.get("path")
+        if path not in (FLEET, RUNTIME):
+            await self.app(scope, receive, send)
+            return
+        body = await _body(receive)
+        if body is None:  # longer than any request of these
+            await _answer(send, 413)
+        elif path == RUNTIME:
+            await self._wait(_replies(body), self.soon, receive)
+            await self.app(scope, _again(body, receive), send)
+        elif await self._worth(_node(body), receive):
+            await self.app(scope, _again(body, receive), send)
+        else:
+            await _answer(send, 200)  # nothing: a `PullMessagesResponse` with no message
+
+    async def _worth(self, node: int | None, receive: Receive) -> bool:
+        """Whether Flower may have a message for a node, after a time; now and then, in any case."""
+        if node is None or self._in_vain.get(node, PASSED) >= PASSED:
+            self._note(node, 0)
+            return True
+        if await self._wait([node], self.hold, receive):
+            return True
+        self._note(node, self._in_vain[node] + 1)
+        return False
+
+    def _note(self, node: int | None, times: int) -> None:
+        if node is not None:
+            self._in_vain[node] = times
+
+    async def _wait(self, receivers: Iterable[Receiver], seconds: float, receive: Receive) -> bool:
+        """Until something is here for one of them, or whoever asks is gone."""
+        arrived = asyncio.ensure_future(self.mail.wait(list(receivers), seconds))
+        gone = asyncio.ensure_future(receive())  # what comes after the body is the end
+        try:
+            await asyncio.wait({arrived, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return arrived.done() and arrived.result()
+        finally:
+            arrived.cancel()
+            gone.cancel()
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """A request's body; None if it is too long, or never comes to its end."""
+    parts, size = list[bytes](), 0
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if message["type"] != "http.request" or size > MOST:
+            return None
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """What `receive` would have given."""
+    first = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Mapping[str, Any]:
+        return first.pop() if first else await receive()
+
+    return again
+
+
+async def _answer(send: Send, status: int) -> None:
+    headers = [(b"content-type", _media.encode()), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _node(body: bytes) -> int | None:
+    """Who asks for messages; None if Flower must say what is wrong with the request."""
+    try:
+        return _fleet.PullMessagesRequest.FromString(body).node.node_id
+    except Exception:  # of protobuf, whose implementations have errors of their own
+        return None
+
+
+def _replies(body: bytes) -> list[str]:
+    """The messages to which replies are asked for."""
+    try:
+        return list(_runtime.PullAppMessagesRequest.FromString(body).message_ids)
+    except Exception:  # as above: Flower says what is wrong
+        return []
+
+
+def install(module: Any, mail: Mail) -> None:
+    """Puts `Delivering` and `Hold` into Flower's SuperLink, whose main module is given."""
+    import uvicorn
+
+    _factory.SqlLinkState = delivering(mail)
+    create, shutdown = module.create_app, uvicorn.Server.shutdown
+
+    def create_app(*args: Any, **options: Any) -> Any:
+        app = create(*args, **options)
+        app.add_middleware(Hold, mail=mail)
+        return app
+
+    async def ending(server: Any, sockets: Any = None) -> None:
+        mail.close()  # or it would wait for those who wait
+        await shutdown(server, sockets)
+
+    module.create_app = create_app
+    uvicorn.Server.shutdown = ending  # type: ignore[method-assign]

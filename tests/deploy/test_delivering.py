@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SuperLink that answers when there is something to say, and gives what was lost again."""
+
+import asyncio
+import importlib
+import inspect
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from agnosticfl.deploy.flower import delivering, mail
+from agnosticfl.deploy.flower.delivering import FLEET, RUNTIME, Hold
+from agnosticfl.deploy.flower.mail import Mail
+
+
+def test_what_is_used_of_flower_s_inside_is_there():
+    state = importlib.import_module("flwr.server.superlink.linkstate.sql_linkstate").SqlLinkState
+    arguments: dict[Callable[..., Any], list[str]] = {
+        state.store_message_and_object_tree: ["self", "message", "object_tree", "session_id"],
+        state.get_message_ins: ["self", "node_id", "limit", "run_id"],
+        state.get_message_res: ["self", "message_ids", "run_id"],
+        state.store_object: ["self", "run_id", "session_id", "object_id", "object_content"],
+    }
+    for function, names in arguments.items():
+        assert list(inspect.signature(function).parameters) == names
+    routes = importlib.import_module("flwr.supercore.protobuf.translation").PROTOBUF_REQUEST_TYPES
+    assert routes["POST", FLEET] is delivering._fleet.PullMessagesRequest
+    assert routes["POST", RUNTIME] is delivering._runtime.PullAppMessagesRequest
+    client = importlib.import_module("flwr.supercore.protobuf.client").ProtobufClient
+    given = inspect.signature(client).parameters["timeout"].default
+    assert given > delivering.HOLD + 5
+
+
+def waited(post: Mail, receivers: list[Any], seconds: float = 5.0) -> bool:
+    return asyncio.run(post.wait(receivers, seconds))
+
+
+def test_a_message_is_here_when_its_last_part_is():
+    post = Mail()
+    post.posted(1, "a", [])
+    post.posted(2, "b", ["x", "y"])
+    post.posted(3, "c", ["y"])
+    assert waited(post, [1])
+    post.came("x")
+    assert not waited(post, [2, 3], 0.01)
+    post.came("y")
+    assert (post.here(2), post.here(3)) == ({"b"}, {"c"})
+    post.fetched(2, ["b"])
+    assert not waited(post, [2], 0.01)
+    assert waited(post, [2, 3])
+
+
+def test_who_waits_is_woken_by_another_thread_and_by_the_end():
+    post = Mail()
+    for wake in (lambda: post.posted("reply", "a", []), post.close):
+        threading.Timer(0.05, wake).start()
+        begun = time.monotonic()
+        assert waited(post, ["other", "reply"])
+        assert time.monotonic() - begun < 4
+        post.fetched("reply", ["a"])
+    assert waited(post, ["nobody"])  # after the end
+
+
+def test_what_nobody_fetches_is_forgotten(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mail, "MANY", 2)
+    post = Mail()
+    for number in range(4):
+        post.posted(number, f"whole {number}", [])
+        post.posted(10 + number, f"half {number}", ["part"])
+    assert [bool(post.here(number)) for number in range(4)] == [False, False, True, True]
+    post.came("part")
+    assert [bool(post.here(10 + number)) for number in range(4)] == [False, False, True, True]
+
+
+class Link(NamedTuple):
+    """A real state of a SuperLink, with one run and one client."""
+
+    state: Any
+    post: Mail
+    run: int
+    node: int
+
+    def send(self) -> str:
+        """A message to the client, of which no part is there yet."""
+        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = self.run, 2, 1
+        content = RecordDict({"a": ConfigRecord({"time": time.time_ns()})})
+        message = Message(content, self.node, "train", ttl=60.0)
+        message.metadata.__dict__["_message_id"] = message.object_id
+        objects = importlib.import_module("flwr.supercore.inflatable.inflatable_object")
+        with objects.no_object_id_recompute():
+            parts, tree = objects.get_all_nested_objects(message), objects.get_object_tree(message)
+            session = self.state.start_session(self.run)
+            stored, missing = self.state.store_message_and_object_tree(message, tree, session)
+            assert stored
+            assert not self.post.here(self.node)
+            for name in missing:
+                self.state.store_object(self.run, session, name, parts[name].deflate())
+        return message.metadata.message_id
+
+    def look(self) -> list[str]:
+        return [found.metadata.message_id for found in self.state.get_message_ins(self.node, 1)]
+
+    def confirm(self, message: str) -> None:
+        self.state.object_store.delete(message)
+
+
+@pytest.fixture
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
+    inside = importlib.import_module
+    factories: Any = inside("flwr.server.superlink.linkstate.linkstate_factory")
+    stores: Any = inside("flwr.supercore.object_store.object_store_factory")
+    federations: Any = inside("flwr.superlink.federation.noop_federation_manager")
+    constants: Any = inside("flwr.supercore.constant")
+    post, database = Mail(), str(tmp_path / "superlink.db")
+    monkeypatch.setattr(factories, "SqlLinkState", delivering.delivering(post))
+    manager = federations.NoOpFederationManager()
+    with warnings.catch_warnings():  # Flower's, of what makes its tables
+        warnings.simplefilter("ignore", DeprecationWarning)
+        state = factories.LinkStateFactory(
+            database, manager, stores.ObjectStoreFactory(database)
+        ).state()
+    manager.linkstate = state
+    node = state.create_node("aid", "name", b"key", 30.0)
+    assert state.activate_node(node, 30.0)
+    run = state.create_run(
+        None, None, None, {}, constants.NOOP_FEDERATION_ID, None, "aid", "serverapp"
+    )
+    return Link(state, post, run, node)
+
+
+def test_a_message_whose_delivery_was_lost_is_given_again(link: Link):
+    first = link.send()
+    assert link.post.here(link.node) == {first}
+    assert link.look() == [first]
+    assert not link.post.here(link.node)
+    assert link.look() == [first]  # it was not confirmed, and who asks again has not got it
+    link.confirm(first)
+    assert link.look() == []
+    second = link.send()
+    assert link.look() == [second]
+    link.confirm(second)
+    assert link.look() == link.look() == []
+
+
+def test_a_message_that_a_client_cannot_read_is_not_given_for_ever(link: Link):
+    first = link.send()
+    assert [link.look() for _ in range(delivering.TIMES + 3)] == (
+        [[first]] * (delivering.TIMES + 1) + [[], []]
+    )
+
+
+def test_a_superlink_that_was_restarted_gives_again_what_was_lost(link: Link):
+    first = link.send()
+    assert link.look() == [first]
+    link.state._settled.clear()
+    link.state._times.clear()
+    assert link.look() == [first]
+
+
+class Asked(NamedTuple):
+    """What became of a request."""
+
+    passed: bool  # whether Flower was asked
+    status: int
+    seconds: float
+
+
+def ask(hold: Hold, path: str, body: bytes, gone: float | None = None) -> Asked:
+    """Plays one request; whoever asks goes away after some seconds."""
+    passed, said = list[bytes](), list[int]()
+    incoming = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Mapping[str, Any]:
+        if incoming:
+            return incoming.pop()
+        await asyncio.sleep(60.0 if gone is None else gone)
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        said.append(message.get("status", 0))
+
+    async def flower(_scope: Any, receive: Any, send: Any) -> None:
+        passed.append((await receive())["body"])
+        await send({"status": 201})
+
+    hold.app = flower
+    begun = time.monotonic()
+    asyncio.run(hold({"path": path}, receive, send))
+    assert passed in ([], [body])
+    return Asked(bool(passed), max(said, default=0), time.monotonic() - begun)
+
+
+def pull(node: int) -> bytes:
+    request = delivering._fleet.PullMessagesRequest()
+    request.node.node_id = node
+    return request.SerializeToString()
+
+
+@pytest.fixture
+def post() -> Mail:
+    return Mail()
+
+
+def test_a_client_s_request_is_held_until_a_message_is_there(post: Mail):
+    hold = Hold(None, post, hold=5.0)
+    assert ask(hold, FLEET, pull(7)).passed  # nothing is known of a client that is new
+    threading.Timer(0.1, post.posted, (7, "a", [])).start()
+    asked = ask(hold, FLEET, pull(7))
+    assert asked.passed
+    assert 0.05 < asked.seconds < 4
+    assert ask(hold, FLEET, pull(7)).seconds < 1  # until it is fetched
+
+
+def test_of_requests_in_vain_only_some_get_flower_s_own_answer(post: Mail):
+    hold = Hold(None, post, hold=0.01)
+    asked = [ask(hold, FLEET, pull(7)) for _ in range(9)]
+    assert [one.passed for one in asked] == [True, False, False, False] * 2 + [True]
+    assert {one.status for one in asked} == {200, 201}
+    assert ask(hold, "/v1/fleet/push-messages", b"anything").passed
+
+
+def test_nothing_is_fetched_for_who_is_gone(post: Mail):
+    hold = Hold(None, post, hold=30.0)
+    ask(hold, FLEET, pull(7))
+    asked = ask(hold, FLEET, pull(7), gone=0.05)
+    assert not asked.passed
+    assert asked.seconds < 5
+
+
+def test_replies_are_waited_for_a_second_at_most(post: Mail):
+    hold = Hold(None, post, soon=0.05)
+    body = delivering._runtime.PullAppMessagesRequest(message_ids=["a", "b"]).SerializeToString()
+    asked = ask(hold, RUNTIME, body)
+    assert asked.passed
+    assert asked.seconds >= 0.05
+    hold.soon = 30.0
+    post.posted("b", "the reply", [])
+    assert ask(hold, RUNTIME, body).seconds < 5
+
+
+@pytest.mark.parametrize("path", [FLEET, RUNTIME])
+def test_what_is_no_request_is_flower_s_to_refuse_and_a_long_one_is_refused(path: str, post: Mail):
+    hold = Hold(None, post, hold=0.01, soon=0.01)
+    assert ask(hold, path, b"\xff\xff").passed
+    assert ask(hold, path, bytes(delivering.MOST + 1))[:2] == (False, 413)
