@@ -3,9 +3,11 @@
 
 import contextlib
 import functools
+import importlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -115,6 +117,13 @@ def fail_if_diverged(summaries: Sequence[dict[str, Any]]) -> None:
 def _nothing(_: Any) -> None: ...
 
 
+@functools.cache
+def _load_plots() -> None:
+    """What draws is loaded by a thread while the rounds go on: a report will want it."""
+    plots = ("agnosticfl.report.plots",)
+    threading.Thread(target=importlib.import_module, args=plots, name="agnosticfl-plots").start()
+
+
 @contextlib.contextmanager
 def watch(config: Config, silent: bool = False) -> Generator[Callable[[Record], None]]:
     """Shows rounds, rounds/s, the worst domain's loss and λ while the block runs."""
@@ -133,6 +142,8 @@ def watch(config: Config, silent: bool = False) -> Generator[Callable[[Record], 
         def on_round(record: Record) -> None:
             nonlocal first, shown
             now = time.monotonic()
+            if first is None:
+                _load_plots()
             first = first or (record["round"], now)
             rate = (record["round"] - first[0]) / max(now - first[1], 1e-9)
             state = f"{rate:.1f} rounds/s  {_state(record)}"
