@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Built-in models, one per file; each is loaded when it is first used."""
+"""Built-in models, one per file."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agnosticfl.models.toy_point import point as point
     from agnosticfl.models.word_lstm import lstm as lstm
 
+# Each is loaded when it is first used: most of them need Flax, which takes a while.
 _PLACES = {
     "cifg": "keyboard_cifg",
     "cnn": "emnist_cnn",
