@@ -15,6 +15,8 @@ from agnosticfl.runs.records import Record, RecordBook, read_records
 from agnosticfl.runs.writing import Writer
 from agnosticfl.weights import exponentiated_gradient
 
+THREADS = {"agnosticfl-records", "agnosticfl-states"}
+
 
 def state(t: int) -> ServerState:
     first = init_state({"w": jnp.ones(2)}, optax.sgd(1.0), exponentiated_gradient(0.1), 2, 1)
@@ -50,7 +52,7 @@ def test_all_that_was_told_is_there_when_it_is_closed(tmp_path: Path):
     assert [r["round"] for r in read_records(tmp_path)] == list(range(1, 301))
     assert read_records(tmp_path)[0]["loss"] == [0.5, None]
     assert saved(tmp_path) == [300]
-    assert "agnosticfl-writer" not in {thread.name for thread in threading.enumerate()}
+    assert THREADS.isdisjoint(thread.name for thread in threading.enumerate())
 
 
 def test_a_checkpoint_comes_after_the_records_that_it_relies_on(tmp_path: Path):
@@ -90,14 +92,41 @@ def test_a_state_that_would_not_be_kept_is_not_saved(
     assert restored.round == 6
 
 
-def test_records_can_be_waited_for_alone(tmp_path: Path):
-    book = Slow(tmp_path)
-    writer = Writer(tmp_path, book)
-    writer.record(record(1))
-    book.may.release()
+def test_records_do_not_wait_for_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    may, save = threading.Event(), checkpoint.save
+
+    def slow(folder: Path, state: ServerState) -> None:
+        assert may.wait(30)
+        save(folder, state)
+
+    monkeypatch.setattr(checkpoint, "save", slow)
+    writer = Writer(tmp_path, RecordBook(tmp_path, ["a", "b"], 0))
+    for t in (1, 2):
+        writer.record(record(t))
+        writer.save(state(t), t)
     writer.wait_for_records()
-    assert [r["round"] for r in read_records(tmp_path)] == [1]
+    assert [r["round"] for r in read_records(tmp_path)] == [1, 2]
+    assert not (tmp_path / "checkpoints").exists()
+    may.set()
     writer.close()
+    assert saved(tmp_path) == [1, 2]
+
+
+def test_a_checkpoint_that_fails_is_raised_and_ends_the_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(folder: Path, state: ServerState) -> None:
+        raise OSError(f"no room for {folder.name} {int(state.round)}")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    writer = Writer(tmp_path, RecordBook(tmp_path, ["a", "b"], 0))
+    writer.record(record(1))
+    writer.save(state(1), 1)
+    with pytest.raises(OSError, match="no room for checkpoints 1"):
+        writer.wait()
+    writer.record(record(2))
+    writer.close()
+    assert [r["round"] for r in read_records(tmp_path)] == [1]
 
 
 @pytest.mark.parametrize("then", ["record", "save", "wait", "wait_for_records", "close"])
@@ -109,7 +138,7 @@ def test_what_goes_wrong_is_raised_where_the_rounds_are(tmp_path: Path, then: st
     writer = Writer(tmp_path, Broken(tmp_path, ["a", "b"], 0))
     writer.record(record(1))
     if then in ("record", "save"):
-        writer._jobs.join()  # only that it has failed by then
+        writer._records.jobs.join()  # only that it has failed by then
     calls = {"record": (record(2),), "save": (state(2), 2)}
     with pytest.raises(OSError, match="no room for round 1"):
         getattr(writer, then)(*calls.get(then, ()))
@@ -117,4 +146,4 @@ def test_what_goes_wrong_is_raised_where_the_rounds_are(tmp_path: Path, then: st
         writer.save(state(2), 2)  # after an error nothing is written any more
         writer.close()
     assert not (tmp_path / "checkpoints").exists()
-    assert "agnosticfl-writer" not in {thread.name for thread in threading.enumerate()}
+    assert THREADS.isdisjoint(thread.name for thread in threading.enumerate())

@@ -132,10 +132,11 @@ def watch(config: Config, silent: bool = False) -> Generator[Callable[[Record], 
         return
     name = f"{config.task} {title(config)} seed {config.seed}"
     console = Console(stderr=True)
+    on_terminal = console.is_terminal  # once: the system takes longer to say so than a round
     shown = time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn())
     columns = (*columns, TimeRemainingColumn(), TextColumn("{task.fields[state]}"))
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, disable=not on_terminal) as progress:
         bar = progress.add_task(name, total=config.rounds, state="compiling")
         first: tuple[int, float] | None = None  # round and time: compilation does not count
 
@@ -148,7 +149,7 @@ def watch(config: Config, silent: bool = False) -> Generator[Callable[[Record], 
             rate = (record["round"] - first[0]) / max(now - first[1], 1e-9)
             state = f"{rate:.1f} rounds/s  {_state(record)}"
             progress.update(bar, completed=record["round"], state=state)
-            if not console.is_terminal and now - shown > PLAIN_SECONDS:
+            if not on_terminal and now - shown > PLAIN_SECONDS:
                 messages(f"{name}: round {record['round']} of {config.rounds}  {state}")
                 shown = now
 

@@ -58,10 +58,11 @@ def _in_blocks(
         with span("first call" if int(state.round) + 1 == rounds.start else "rounds"):
             states, infos = jax.device_get(block(state))
         seconds = (time.perf_counter() - started) / len(states.round)
+        leaves, structure = jax.tree.flatten((states, infos))  # once: it takes longer than a round
         for i in range(len(states.round)):
-            state = jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), states)
+            state, info = structure.unflatten([np.asarray(leaf[i]) for leaf in leaves])
             if int(state.round) in rounds:
-                yield state, tree.row(infos, i), seconds
+                yield state, info, seconds
 
 
 def numbers(info: RoundInfo) -> Record:

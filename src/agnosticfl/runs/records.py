@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
+
 from agnosticfl.errors import check
 from agnosticfl.files import finite, write_whole
 from agnosticfl.runs.events import EventFile
@@ -76,8 +78,8 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 
 def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        record: Any = json.loads(line)
-    except (ValueError, RecursionError):
+        record: Any = msgspec.json.decode(line)
+    except (msgspec.DecodeError, ValueError, RecursionError):
         record = None
     known = isinstance(record, dict) and type(record.get("round")) is int
     check(known, f"{path}, line {number}, is no record of a round")

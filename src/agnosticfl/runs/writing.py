@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records and checkpoints of a run, written by a thread while the next rounds go on.
+"""Records and checkpoints of a run, written by threads while the next rounds go on.
 
-Everything is written in the order in which it was told, so a checkpoint never knows of a round that
-`metrics.jsonl` does not have. What goes wrong is raised in the thread of the rounds.
+One thread writes records, in their order; another one saves states, each when the records up to its
+round are written, so a checkpoint never knows of a round that `metrics.jsonl` does not have. What
+goes wrong is raised in the thread of the rounds.
 """
 
 import queue
@@ -24,79 +25,97 @@ class Writer:
 
     def __init__(self, out: Path, book: RecordBook):
         self._folder, self._book = out / "checkpoints", book
-        self._jobs: queue.Queue[Callable[[], Any] | None] = queue.Queue(WAITING)
-        self._failed: BaseException | None = None
-        self._waiting: list[int] = []  # rounds of the states that are to be saved
-        self._recorded = threading.Event()  # whether the last record is written
-        self._recorded.set()
-        self._thread = threading.Thread(target=self._work, name="agnosticfl-writer")
-        self._thread.start()
+        self._failed: list[BaseException] = []
+        self._records = _Thread("agnosticfl-records", self._failed)
+        self._states = _Thread("agnosticfl-states", self._failed)
+        self._waiting: dict[int, ServerState] = {}  # round -> a state that is to be saved
+        self._lock = threading.Lock()  # of these
 
     def record(self, record: Record) -> None:
         """Writes what is to be said of a round."""
-        written = self._recorded = threading.Event()
 
         def write() -> None:
             with span("records"):
                 self._book.write(record)
-            written.set()
 
-        self._put(write)
+        self._told(write)
 
     def save(self, state: ServerState, t: int) -> None:
         """Saves the state after round t, unless so many newer ones wait that it would not be kept.
 
-        The same checkpoints are there in the end as if each had been waited for.
+        The same checkpoints are there in the end as if each had been waited for, and no more states
+        than these are in memory.
         """
-        self._waiting.append(t)
+        with self._lock:
+            self._waiting[t] = state
+            for old in sorted(self._waiting)[: -checkpoint.KEPT]:
+                del self._waiting[old]
 
         def write() -> None:
-            self._waiting.pop(0)
-            if len(self._waiting) < checkpoint.KEPT:
+            with self._lock:
+                found = self._waiting.pop(t, None)
+            if found is not None:
                 with span("checkpoints"):
                     self._book.flush()
-                    checkpoint.save(self._folder, state)
+                    checkpoint.save(self._folder, found)
 
-        self._put(write)
+        self._told(lambda: self._states.jobs.put(write))
 
     def wait_for_records(self) -> None:
         """Until all records are in the files."""
         with span("waiting for the writer"):
-            while not self._recorded.wait(0.1):
-                self._raise()
+            self._records.jobs.join()
         self._raise()
 
     def wait(self) -> None:
         """Until everything is in the files."""
+        self.wait_for_records()
         with span("waiting for the writer"):
-            self._jobs.join()
+            self._states.jobs.join()
         self._raise()
 
     def close(self) -> None:
-        """Writes what is waiting, and ends the thread."""
-        self._jobs.put(None)
+        """Writes what is waiting, and ends the threads."""
         with span("waiting for the writer"):
-            self._thread.join()
+            self._records.end()
+            self._states.end()
         self._book.close()
         self._raise()
 
-    def _put(self, job: Callable[[], Any]) -> None:
+    def _told(self, job: Callable[[], Any]) -> None:
         self._raise()
-        self._jobs.put(job)
+        self._records.jobs.put(job)
 
     def _raise(self) -> None:
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
+        """The first thing that went wrong, once: what follows from it is not told."""
+        if self._failed and (failed := self._failed[0]) is not _TOLD:
+            self._failed[:] = [_TOLD]
             raise failed
 
+
+_TOLD = RuntimeError("was raised before")
+
+
+class _Thread:
+    """Does one job after another, until one of them, or of those who share `failed`, fails."""
+
+    def __init__(self, name: str, failed: list[BaseException]):
+        self.jobs: queue.Queue[Callable[[], Any] | None] = queue.Queue(WAITING)
+        self._failed = failed
+        self._thread = threading.Thread(target=self._work, name=name)
+        self._thread.start()
+
+    def end(self) -> None:
+        """When all jobs are done."""
+        self.jobs.put(None)
+        self._thread.join()
+
     def _work(self) -> None:
-        going = True
-        while (job := self._jobs.get()) is not None:
+        while (job := self.jobs.get()) is not None:
             try:
-                if going:
+                if not self._failed:
                     job()
             except BaseException as failed:  # said where the rounds are
-                self._failed, going = failed, False
+                self._failed.append(failed)
             finally:
-                self._jobs.task_done()
-        self._jobs.task_done()
+                self.jobs.task_done()
