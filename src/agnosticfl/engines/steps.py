@@ -16,7 +16,7 @@ from jax import Array
 from agnosticfl.core import tree
 from agnosticfl.core.algorithm1 import contribution, local_step
 from agnosticfl.core.channel import sent_by_client, summand_zeros
-from agnosticfl.core.contribution import Broadcast, Total, contribution_shapes
+from agnosticfl.core.contribution import Broadcast, SumOverClients, Total, contribution_shapes
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.model import Params
 from agnosticfl.core.random import client_key, step_key
@@ -54,7 +54,6 @@ class Programs(NamedTuple):
     add: Callable[..., Any]
 
 
-@remembered
 def _programs(work: ClientWork) -> Programs:
     @jax.jit
     def step(
@@ -87,6 +86,30 @@ def _programs(work: ClientWork) -> Programs:
     return Programs(measure, jax.jit(with_weights), step, add)
 
 
+@remembered
+def sum_by_steps(
+    work: ClientWork, together: Callable[[Total], Total] | None
+) -> SumOverClients[StepCohort]:
+    """Both passes over a cohort, or over a part of it, which is put `together` with the others."""
+    measure, finish, step, add = _programs(work)
+    shapes = contribution_shapes(work.model, work.num_domains)
+
+    def sum_over_clients(sent: Broadcast, fed: StepCohort) -> Total:
+        params, alpha = sent.params, sent.alpha
+        pool, cohort, loss_batches, local_steps = fed
+        stats = finish(alpha, measure(params, pool, cohort, loss_batches), cohort)
+        start = local_start(work, params, sent.client_rate)
+        total = summand_zeros(work.channel, shapes)
+        for slot, steps in enumerate(local_steps):
+            trained = start
+            for number in range(steps):
+                trained = step(trained, alpha, stats, pool, cohort, (slot, number))
+            total = add(total, sent, trained[0], stats, cohort, slot)
+        return total if together is None else together(total)
+
+    return sum_over_clients
+
+
 @ENGINES.add("steps")
 def steps_engine(
     work: ClientWork,
@@ -105,8 +128,6 @@ def steps_engine(
     everybody = (pool or feed.on_device)(data) if feed.fits(data) else None
     room = plan.usual_examples(planner, mesh.size) if everybody is None else 0
     together = shards.over_processes(mesh) if mesh.size > 1 else None
-    measure, finish, step, add = _programs(work)
-    shapes = contribution_shapes(work.model, work.num_domains)
 
     def fed(t: int) -> StepCohort:
         own = plan.parted(planner, t, mesh.size)[[jax.process_index()]]
@@ -116,22 +137,9 @@ def steps_engine(
         examples, cohort = jax.device_put(feed.placed(data, everybody, cohort, room))
         return StepCohort(examples, cohort, batches, local_steps.tolist())
 
-    def sum_over_clients(sent: Broadcast, fed: StepCohort) -> Total:
-        params, alpha = sent.params, sent.alpha
-        pool, cohort, loss_batches, local_steps = fed
-        stats = finish(alpha, measure(params, pool, cohort, loss_batches), cohort)
-        start = local_start(work, params, sent.client_rate)
-        total = summand_zeros(work.channel, shapes)
-        for slot, steps in enumerate(local_steps):
-            trained = start
-            for number in range(steps):
-                trained = step(trained, alpha, stats, pool, cohort, (slot, number))
-            total = add(total, sent, trained[0], stats, cohort, slot)
-        return total if together is None else together(total)
-
     return Engine(
         feed.prefetched(fed),
-        sum_over_clients,
+        sum_by_steps(work, together),
         compile=as_it_is,
         choices={"engine": "steps", "devices": mesh.size},
     )
