@@ -89,6 +89,21 @@ def test_fedminmax_takes_one_step_on_all_examples_of_a_client():
     np.testing.assert_allclose(state.params["w"], -0.1 * np.array([0.3, 0.7]) @ mean, rtol=1e-5)
 
 
+def test_fedminmax_of_whole_clients_is_the_paper_s_step_for_any_loss():
+    """θ − η Σ_k n_k/n ∇ Σ_a (n_{a,k}/n_k) (μ_a/ρ_a) r_{a,k}, with a loss whose gradient bends."""
+    mu, x, domain = np.array([0.3, 0.7]), ([1.0, 2.0], [6.0], [1.0, 5.0]), ([0, 0], [1], [0, 1])
+    algorithm = fedminmax(
+        quadratic(0.0), THREE, init_domain_weights=mu.tolist(),
+        weight_rule=projected_gradient(0.01), **options(batch_size=2),
+    )  # fmt: skip
+    state, _ = rounds(algorithm, 1)
+    rho, step = np.array([3 / 5, 2 / 5]), 0.0
+    for own, groups in zip(x, domain, strict=True):
+        gradient = np.mean([mu[a] / rho[a] * -2 * v for v, a in zip(own, groups, strict=True)])
+        step += len(own) / 5 * gradient
+    np.testing.assert_allclose(state.params["w"], -0.1 * step, rtol=1e-5)
+
+
 def test_excess_risk_moves_lambda_by_what_is_above_the_references():
     algorithm = excess_risk(
         quadratic(0.0), THREE, {"1": 30.0, "0": 1.5}, weight_rule=exponentiated_gradient(0.1),
