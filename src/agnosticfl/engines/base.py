@@ -141,8 +141,7 @@ def check_one_process(name: str) -> None:
 class EngineBuilder(Protocol):
     """Makes an engine from a client's work, the data, who takes part, and the seed.
 
-    An engine that takes `lanes`, `devices`, `tuner` and `pool` by name is given what the run says
-    of them.
+    An engine that takes `lanes`, `devices`, `tuner` or `pool` by name is given those of the run.
     """
 
     def __call__(
