@@ -56,14 +56,15 @@ def test_all_that_was_told_is_there_when_it_is_closed(tmp_path: Path):
 
 
 def test_a_checkpoint_comes_after_the_records_that_it_relies_on(tmp_path: Path):
+    checkpoint.save(tmp_path / "checkpoints", state(0))
     book = Slow(tmp_path)
     writer = Writer(tmp_path, book)
     writer.record(record(1))
     writer.save(state(1), 1)
-    assert not (tmp_path / "checkpoints").exists()
+    assert saved(tmp_path) == [0]
     book.may.release()
     writer.wait()
-    assert saved(tmp_path) == [1]
+    assert saved(tmp_path) == [0, 1]
     assert [r["round"] for r in read_records(tmp_path)] == [1]
     writer.close()
 
@@ -78,6 +79,7 @@ def test_a_state_that_would_not_be_kept_is_not_saved(
         written.append(int(state.round))
         save(folder, state)
 
+    checkpoint.save(tmp_path / "checkpoints", state(0))
     monkeypatch.setattr(checkpoint, "save", noted)
     book = Slow(tmp_path)
     writer = Writer(tmp_path, book)
@@ -94,6 +96,7 @@ def test_a_state_that_would_not_be_kept_is_not_saved(
 
 def test_records_do_not_wait_for_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     may, save = threading.Event(), checkpoint.save
+    save(tmp_path / "checkpoints", state(0))
 
     def slow(folder: Path, state: ServerState) -> None:
         assert may.wait(30)
@@ -106,10 +109,19 @@ def test_records_do_not_wait_for_a_checkpoint(tmp_path: Path, monkeypatch: pytes
         writer.save(state(t), t)
     writer.wait_for_records()
     assert [r["round"] for r in read_records(tmp_path)] == [1, 2]
-    assert not (tmp_path / "checkpoints").exists()
+    assert saved(tmp_path) == [0]
     may.set()
     writer.close()
-    assert saved(tmp_path) == [1, 2]
+    assert saved(tmp_path) == [0, 1, 2]
+
+
+def test_the_first_checkpoint_of_a_run_is_waited_for(tmp_path: Path):
+    writer = Writer(tmp_path, RecordBook(tmp_path, ["a", "b"], 0))
+    writer.record(record(1))
+    writer.save(state(1), 1)
+    assert saved(tmp_path) == [1]
+    assert [r["round"] for r in read_records(tmp_path)] == [1]
+    writer.close()
 
 
 def test_a_checkpoint_that_fails_is_raised_and_ends_the_writing(
@@ -121,9 +133,8 @@ def test_a_checkpoint_that_fails_is_raised_and_ends_the_writing(
     monkeypatch.setattr(checkpoint, "save", full)
     writer = Writer(tmp_path, RecordBook(tmp_path, ["a", "b"], 0))
     writer.record(record(1))
-    writer.save(state(1), 1)
     with pytest.raises(OSError, match="no room for checkpoints 1"):
-        writer.wait()
+        writer.save(state(1), 1)
     writer.record(record(2))
     writer.close()
     assert [r["round"] for r in read_records(tmp_path)] == [1]
@@ -143,7 +154,8 @@ def test_what_goes_wrong_is_raised_where_the_rounds_are(tmp_path: Path, then: st
     with pytest.raises(OSError, match="no room for round 1"):
         getattr(writer, then)(*calls.get(then, ()))
     if then != "close":
-        writer.save(state(2), 2)  # after an error nothing is written any more
+        writer.record(record(3))  # after an error nothing is written any more
+        writer.save(state(3), 3)
         writer.close()
     assert not (tmp_path / "checkpoints").exists()
     assert THREADS.isdisjoint(thread.name for thread in threading.enumerate())

@@ -30,6 +30,7 @@ class Writer:
         self._states = _Thread("agnosticfl-states", self._failed)
         self._waiting: dict[int, ServerState] = {}  # round -> a state that is to be saved
         self._lock = threading.Lock()  # of these
+        self._safe = checkpoint.has_any(self._folder)  # whether there is one to go on from
 
     def record(self, record: Record) -> None:
         """Writes what is to be said of a round."""
@@ -44,7 +45,8 @@ class Writer:
         """Saves the state after round t, unless so many newer ones wait that it would not be kept.
 
         The same checkpoints are there in the end as if each had been waited for, and no more states
-        than these are in memory.
+        than these are in memory. The first one of a run is waited for: whatever happens later, a
+        full disk say, there is one to go on from.
         """
         with self._lock:
             self._waiting[t] = state
@@ -60,6 +62,9 @@ class Writer:
                     checkpoint.save(self._folder, found)
 
         self._told(lambda: self._states.jobs.put(write))
+        if not self._safe:
+            self.wait()
+            self._safe = True
 
     def wait_for_records(self) -> None:
         """Until all records are in the files."""
