@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from agnosticfl.core.ledger import Bytes, added
 from agnosticfl.errors import check
 from agnosticfl.files import finite, write_whole
 from agnosticfl.runs.events import EventFile
@@ -74,6 +75,21 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     whole = [line for line in lines if line.endswith(b"\n")]
     return [_record(path, number, line) for number, line in enumerate(whole, start=1)]
+
+
+def as_record(asked: Bytes) -> Record:
+    """What went over the network for evaluations by clients, for a record or a summary."""
+    return {"evaluation_bytes_down": asked.down, "evaluation_bytes_up": asked.up}
+
+
+def asked_in(record: Record) -> Bytes:
+    """The inverse of `as_record`; nothing, if clients evaluated nothing."""
+    return Bytes(record.get("evaluation_bytes_down", 0), record.get("evaluation_bytes_up", 0))
+
+
+def bytes_of(record: Record) -> Bytes:
+    """All that went over the network in a round: to train, and to look at its model."""
+    return added(Bytes(record["bytes_down"], record["bytes_up"]), asked_in(record))
 
 
 def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:

@@ -11,15 +11,17 @@ privacy.json   what a differentially private run has spent, charged ahead of the
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from agnosticfl.channels import dp
 from agnosticfl.core import tree
 from agnosticfl.core.evaluate import Evaluation, Results, full_evaluator, some_clients
 from agnosticfl.core.federated import absent_domains
+from agnosticfl.core.ledger import Bytes, added
 from agnosticfl.core.model import Params
 from agnosticfl.core.state import ServerState
 from agnosticfl.engines.helpers.shards import here
@@ -35,7 +37,7 @@ from agnosticfl.runs.judging import Judge
 from agnosticfl.runs.playing import numbers, played, small_params
 from agnosticfl.runs.predictions import write_predictions
 from agnosticfl.runs.questions import question
-from agnosticfl.runs.records import Record, RecordBook, read_records, scalars
+from agnosticfl.runs.records import Record, RecordBook, as_record, asked_in, read_records, scalars
 from agnosticfl.runs.spending import Spending
 from agnosticfl.runs.summary import absence, as_summary, divergence, stalled, summarise
 from agnosticfl.runs.summary import measured as unguarded
@@ -43,8 +45,16 @@ from agnosticfl.runs.trackers import tracker
 from agnosticfl.runs.writing import Writer
 from agnosticfl.spans import span
 
-# (t, w_t) -> what held-out clients say of the model, if they are looked at in this round
-Lookout: TypeAlias = Callable[[int, Params], Results | None]
+
+class Look(NamedTuple):
+    """What held-out clients say of a model."""
+
+    results: Results | None  # if there is anything to say
+    sent: Bytes | None = None  # what went over the network for it
+
+
+NO_LOOK = Look(None)
+Lookout: TypeAlias = Callable[[int, Params], Look]  # (t, w_t) -> one, or none in this round
 
 
 class Stopped(Exception):
@@ -162,9 +172,12 @@ def _played_to_the_end(
 def _ended(built: Built, out: Path, state: ServerState, spending: Spending) -> dict[str, Any]:
     """Keeps the last model, measures it and the best one, and says what came out."""
 
+    asked: list[Bytes] = []
+
     def measured(params: Params, which: str, t: int) -> dict[str, Evaluation]:
         with span("final evaluation"):
             found = unguarded(built, params, which, t)
+        asked.extend(result.sent for result in found.values() if result.sent is not None)
         seen = {split: spending.noised(split, result, True) for split, result in found.items()}
         return {split: result for split, result in seen.items() if result is not None}
 
@@ -188,6 +201,9 @@ def _ended(built: Built, out: Path, state: ServerState, spending: Spending) -> d
         summary["best"] = {**look._asdict(), **as_summary(results)}
     if built.privacy is not None:
         summary["privacy"] = read_json(out / SPENT)
+    if built.judge is not None:
+        whole = functools.reduce(added, [*map(asked_in, records), *asked])
+        summary["bytes"] |= as_record(whole)
     return {
         **summary,
         "diverged": divergence(summary, records, built.judged_by),
@@ -222,7 +238,7 @@ def _rounds(
         built.data.release()
         params = here(after.params)
         with span("looks"):
-            seen = look(t, params)
+            seen, asked = look(t, params)
             if seen is not None:
                 keep(t, params, seen)
         yield (
@@ -237,6 +253,7 @@ def _rounds(
                 "time": time.time() if built.privacy is None else None,
                 **small_params(after),
                 **({} if seen is None else {"heldout": seen}),
+                **({} if asked is None else as_record(asked)),
             },
         )
 
@@ -253,11 +270,11 @@ def _lookout(built: Built, spending: Spending, say: Callable[[str], Any]) -> Loo
     config, heldout = built.config, built.data.heldout
     every = config.evaluation_every
     if every == 0:
-        return lambda _t, _params: None
+        return lambda _t, _params: NO_LOOK
     if built.judge is not None:
         return _clients_lookout(config, built.judge, say)
     if heldout is None or not processes.is_first():
-        return lambda _t, _params: None
+        return lambda _t, _params: NO_LOOK
     clients = some_clients(heldout, config.evaluation_clients, config.seed)
     unseen = absent_domains(heldout, clients)
     if unseen and "heldout" not in built.looks:
@@ -267,11 +284,11 @@ def _lookout(built: Built, spending: Spending, say: Callable[[str], Any]) -> Loo
         )
     measure = full_evaluator(built.model, heldout, config.evaluation_batch_size, clients)
 
-    def look(t: int, params: Params) -> Results | None:
+    def look(t: int, params: Params) -> Look:
         if t % every:
-            return None
+            return NO_LOOK
         found = spending.noised("heldout", measure(params))
-        return None if found is None else found.domains
+        return NO_LOOK if found is None else Look(found.domains)
 
     return look
 
@@ -279,13 +296,13 @@ def _lookout(built: Built, spending: Spending, say: Callable[[str], Any]) -> Loo
 def _clients_lookout(config: Config, judge: Judge, say: Callable[[str], Any]) -> Lookout:
     """The same where clients look at examples that they keep."""
 
-    def look(t: int, params: Params) -> Results | None:
+    def look(t: int, params: Params) -> Look:
         if t % config.evaluation_every or not processes.is_first():
-            return None
+            return NO_LOOK
         found = judge(params, question(config, "look", t, "heldout"))
         if any(found.examples):
-            return found.domains
+            return Look(found.domains, found.sent)
         say(f"warning: no client had an example to look at after round {t}")
-        return None
+        return Look(None, found.sent)
 
     return look
