@@ -22,8 +22,9 @@ from agnosticfl.deploy.flower.server_app import first_params, no_data, server_da
 from agnosticfl.deploy.flower.standing import Standing
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
 from agnosticfl.deploy.node.contribute import jax_client
-from agnosticfl.deploy.node.examples import dealt
 from agnosticfl.deploy.roster import read_roster
+from agnosticfl.deploy.seeing.keeping import begun, first, told
+from agnosticfl.deploy.seeing.status import PLAYING, Server, Status, View
 from agnosticfl.deploy.supervise.local import make_members
 from agnosticfl.deploy.task import (
     EVALUATION,
@@ -36,17 +37,19 @@ from agnosticfl.deploy.task import (
 from agnosticfl.files import read_json
 from agnosticfl.registry import MODELS
 from agnosticfl.report import write_report
-from agnosticfl.runs.build import Built, assemble, build, build_engine
-from agnosticfl.runs.config import Config
+from agnosticfl.report.comparison import compare_runs
+from agnosticfl.report.details import ledger
+from agnosticfl.report.runs import load_runs
+from agnosticfl.runs.build import build
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve
-from agnosticfl.runs.run import run
 from agnosticfl.secagg.memory import load
 from agnosticfl.secagg.messages import Setup, kind_of, parse
 from agnosticfl.secagg.primitives import verify_key
 from tests.deploy.clients import numpy_client
 from tests.deploy.fake import FakeGrid, Fault
 from tests.deploy.federations import NODES, POLICY, SERVER
+from tests.deploy.judged import assert_alike, assert_same_run, resolve_server, simulate
 
 METRICS = '["accuracy", "auroc", "f1", "calibration_error"]'
 BY_CLIENTS = ("evaluation_every=2", "evaluation_by=clients", "evaluation_share=0.4")
@@ -75,26 +78,12 @@ def toy(*sets: str) -> FederatedTask:
     return task_of("toy", *BY_CLIENTS, *sets)
 
 
-def simulate(folder: Path, config: Config) -> dict[str, Any]:
-    """The same run in the simulator, whose clients are the nodes."""
-
-    def make(config: Config, *_: Any) -> Built:
-        whole = build(resolve_server(config)).data
-        data = whole._replace(train=dealt(whole.train, NODES))
-        model = MODELS.build(config.model, "model")
-        return assemble(config, model, data, build_engine(config, None, None))
-
-    run(config, folder, make_built=make)
-    return read_json(folder / "summary.json")
-
-
-def resolve_server(config: Config) -> Config:
-    """The same task as its server would evaluate it, with all its splits."""
-    return msgspec.structs.replace(config, evaluation_by="server", weights_follow="train")
-
-
 def figures(folder: Path) -> Callable[[int], dict[str, Any]]:
-    return lambda place: {"figures": str(folder / f"{place}.figures")}
+    return lambda place: {name: str(folder / f"{place}.{name}") for name in ("figures", "audit")}
+
+
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def play(
@@ -158,48 +147,75 @@ def clear(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FakeGrid]:
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same in the simulator."""
     folder = tmp_path_factory.mktemp("simulated") / "run"
-    simulate(folder, toy().config)
+    simulate(folder, toy().config, NODES)
     return folder
 
 
 @pytest.fixture(scope="module")
 def simulated_points(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("simulated") / "run"
-    simulate(folder, points().config)
+    simulate(folder, points().config, NODES)
     return folder
-
-
-def assert_alike(found: Any, expected: Any, rel: float = 2e-5) -> None:
-    """Figures by domain; counts are equal unless training's rounding moved an example."""
-    assert found.keys() == expected.keys()
-    for domain, values in expected.items():
-        for name, value in values.items():
-            close = None if value is None else pytest.approx(value, rel=rel, abs=1e-7)
-            assert found[domain][name] == close, (domain, name)
-
-
-def assert_same_run(folder: Path, simulated: Path) -> None:
-    here, there = read_records(folder), read_records(simulated)
-    assert [r["count"] for r in here] == [r["count"] for r in there]
-    for mine, theirs in zip(here, there, strict=True):
-        np.testing.assert_allclose(mine["loss"], theirs["loss"], rtol=2e-5)
-        assert ("heldout" in mine) == ("heldout" in theirs)
-        if "heldout" in mine:
-            assert_alike(mine["heldout"], theirs["heldout"])
-    found, expected = (read_json(f / "summary.json") for f in (folder, simulated))
-    for split in ("heldout", "test"):
-        assert found["examples"][split] == expected["examples"][split]
-        assert_alike(found[split], expected[split])
-        assert_alike(found["best"][split], expected["best"][split])
-    assert found["best"]["round"] == expected["best"]["round"] == 2
 
 
 def test_the_federation_judges_as_the_simulation_does(
     clear: tuple[Path, FakeGrid], simulated: Path, simulated_points: Path, tmp_path: Path
 ):
     assert_same_run(clear[0] / "run", simulated)
+    assert read_json(simulated / "summary.json")["best"]["round"] == 2
     play(tmp_path, points())
     assert_same_run(tmp_path / "run", simulated_points)
+    # What a client measured for itself is in its audit log, too.
+    measured = read_lines(tmp_path / "0.figures")
+    audited = [line for line in read_lines(tmp_path / "0.audit") if line["kind"] == EVALUATION]
+    assert [line["round"] for line in audited] == [line["number"] for line in measured]
+    for line, figure in zip(audited, measured, strict=True):
+        assert {"loss": line["loss"], **line["metrics"]} == figure["overall"]
+        assert line["examples"] == sum(figure["examples"].values())
+        assert line["metrics"].keys() == set(json.loads(METRICS))
+
+
+def test_evaluations_are_in_the_ledger(clear: tuple[Path, FakeGrid], simulated: Path):
+    p = len(toy().domains)
+    # Down w, one number of 32 bits; up Σ loss and N of each domain and "left out", of 64.
+    once = {"evaluation_bytes_down": NODES * 4, "evaluation_bytes_up": NODES * 8 * (2 * p + 1)}
+    for folder in (clear[0] / "run", simulated):
+        for record in read_records(folder):
+            asked = {name: record[name] for name in once if name in record}
+            assert asked == (once if record["round"] == 2 else {})
+    whole = read_json(clear[0] / "run" / "summary.json")["bytes"]
+    assert {name: whole[name] for name in once} == {n: 4 * size for n, size in once.items()}
+    table = ledger(compare_runs(load_runs([clear[0] / "run"])))
+    assert [entry.text for entry in table.header][-2:] == ["whole run", "of that, evaluations"]
+    trained = sum(r["bytes_down"] + r["bytes_up"] for r in read_records(clear[0] / "run"))
+    whole, asked = (entry.value or 0 for entry in table.rows[0][-2:])
+    assert asked == 4 * sum(once.values())
+    assert whole == trained + asked
+    # Who looks at the server sees all of it, too.
+    status = begun(first(toy(), clear[0] / "run"), read_records(clear[0] / "run"), 0.0)
+    for event in range(3):
+        status = told(status, {"event": "evaluation", **_as_event(once), "number": event}, 0.0)
+    assert status.bytes_down + status.bytes_up == whole
+
+
+def test_who_looks_at_the_server_sees_which_sum_is_under_way():
+    fields = {"event": "stage", "round": 3, "attempt": 1, "stage": "joins", "asked": 4}
+    ended = msgspec.structs.replace(first(toy(), Path("run")), done=3, phase=PLAYING)
+
+    def seen(status: Status) -> str:
+        return View(0.0, True, Server(0, 0.0, "", "", ""), status).in_words
+
+    assert seen(ended) == "all rounds are done; the models are judged"
+    asked = told(ended, {**fields, "kind": EVALUATION}, 0.0)
+    assert seen(asked) == "evaluation 3: joins"
+    came = told(asked, {**fields, "event": "answers", "came": 4, "seconds": 1.0}, 0.0)
+    assert [stage.name for stage in came.so_far] == ["joins, evaluation 3"]
+    training = told(msgspec.structs.replace(asked, done=1), {**fields, "kind": TRAINING}, 0.0)
+    assert seen(training) == "round 2 of 3: joins"
+
+
+def _as_event(asked: dict[str, int]) -> dict[str, int]:
+    return {name.removeprefix("evaluation_"): size for name, size in asked.items()}
 
 
 def test_a_secure_federation_judges_as_the_simulation_does(
@@ -249,7 +265,7 @@ def test_the_operator_sees_its_own_site_s_figures_and_only_these(
     clear: tuple[Path, FakeGrid], simulated: Path
 ):
     files = [clear[0] / f"{place}.figures" for place in range(NODES)]
-    lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+    lines = [read_lines(file) for file in files]
     assert [[line["number"] for line in own] for own in lines] == [[1, 2, 3, 6]] * NODES
     total = read_json(simulated / "summary.json")
     for domain, number in total["examples"]["test"].items():
@@ -274,7 +290,7 @@ def test_a_server_with_a_test_store_shows_both(tmp_path: Path, simulated: Path):
 
 def test_held_out_weights_need_no_data_on_the_server(tmp_path: Path, keys: Path):
     follow = "weights_follow=heldout"
-    expected = simulate(tmp_path / "simulated", toy(follow).config)
+    expected = simulate(tmp_path / "simulated", toy(follow).config, NODES)
     play(tmp_path / "clear", toy(follow))
     play(tmp_path / "secure", toy(follow, "secure.name=simulate"), keys=keys)
     for name in ("clear", "secure"):

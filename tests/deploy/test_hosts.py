@@ -31,6 +31,7 @@ NAME, ADDRESS = "fl.example.org", "192.0.2.1"  # of the server
 CUT = 60.0  # seconds
 TASK = Path("app", "federation", "task.json")
 CONNECTED = "connected as node"
+HEALTH = (sys.executable, "-m", "agnosticfl.deploy.seeing.health")
 # How long a connection to the server takes to come about: there and back again.
 CONNECT = f"""
 import socket, time
@@ -110,6 +111,8 @@ def test_lines_that_lose_and_a_cut_of_a_minute_in_mid_round(federation: Federati
     assert float(federation.hosts["ann"].run(sys.executable, "-c", CONNECT)) >= 0.1
     server.until(lambda: federation.rounds() >= 1)
     directions(federation)
+    for name in ("server", *PEOPLE):  # all are well
+        federation.hosts[name].run(*HEALTH, str(tmp_path / name / "deploy-state"))
 
     bob = federation.hosts["bob"]
     federation.network.cut(bob)

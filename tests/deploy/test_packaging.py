@@ -9,8 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
-from collections.abc import Iterator
+import uuid
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,27 +104,70 @@ def engine() -> str:
     return ""
 
 
-def _said(*words: str | Path) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=1200)
-    return done.stdout + done.stderr
+class Engine:
+    """A program that builds and starts containers, and all that was made with it."""
+
+    def __init__(self, program: str):
+        self.program, self.mark = program, f"agnosticfl-test-{uuid.uuid4().hex[:8]}"
+        self.image = f"{self.mark}:latest"
+
+    def said(self, *words: str | Path) -> str:
+        """What a command says that must succeed."""
+        done = self.ran(*words)
+        assert done.returncode == 0, f"{words}: {done.stdout} {done.stderr}"
+        return done.stdout + done.stderr
+
+    def ran(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        line = [self.program, *words]
+        return subprocess.run(line, capture_output=True, text=True, check=False, timeout=1200)
+
+    def words(self, *more: str) -> list[str]:
+        """The beginning of a command that runs the image with a volume, with as little else."""
+        locked = ["--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--network=none"]
+        return ["run", *locked, *more, f"--volume={self.mark}:/srv", self.image, "deploy"]
+
+    def healthy(self) -> bool:
+        """As the image's own check has it."""
+        check = json.loads(of_image("HEALTHCHECK").partition("CMD ")[2])
+        return self.ran("exec", self.mark, *check).returncode == 0
+
+    def close(self) -> None:
+        for words in (("rm", "--force"), ("volume", "rm"), ("rmi", "--force")):
+            self.ran(*words, self.mark)
 
 
-@pytest.mark.slow
-def test_the_image_is_built_and_started(tmp_path: Path):
+@pytest.fixture
+def container() -> Generator[Engine]:
     program = engine()
     if not program:
         pytest.skip("no container engine runs here")
-    built = _said(program, "build", "--tag", "agnosticfl:test", ROOT)
-    run = [program, "run", "--rm", "--read-only", "--tmpfs=/tmp", "--cap-drop=ALL"]
-    assert "deploy" in _said(*run, "agnosticfl:test"), built
-    volume = f"agnosticfl-test-{tmp_path.name}"
-    here = [*run, f"--volume={volume}:/srv", "agnosticfl:test", "deploy"]
+    made = Engine(program)
     try:
-        assert "ca.pem" in _said(*here, "keys", "server", "keys", "--host", "fl.example.org")
-        words = ["init", "app", "toy", "--clients", "3", "--keys", "keys"]
-        assert "for 3 clients per round" in _said(*here, *words)
+        yield made
     finally:
-        _said(program, "volume", "rm", volume)
+        made.close()
+
+
+@pytest.mark.slow
+def test_the_image_is_built_and_a_server_is_well_in_it(container: Engine):
+    """By a user without rights, who writes to the volume only; asked to end, it does."""
+    base = next(value.split()[0] for word, value in instructions() if word == "FROM")
+    if container.ran("pull", f"docker.io/library/{base}").returncode != 0:
+        pytest.skip(f"{base} cannot be had from here")
+    container.said("build", "--tag", container.image, ROOT)
+    assert "Run a federation" in container.said(*container.words("--rm"), "--help")
+    keys = ("keys", "server", "keys", "--host", "fl.example.org")
+    assert "keys/ca.pem" in container.said(*container.words("--rm"), *keys)
+    container.said(*container.words("--rm"), "init", "app", "toy", "--clients", "3")
+    server = ("server", "app", "--keys", "keys", "--out", "runs/live", "--resume")
+    container.said(*container.words("--detach", f"--name={container.mark}"), *server)
+    until = time.monotonic() + 180
+    while not container.healthy():
+        assert time.monotonic() < until, container.said("logs", container.mark)
+        time.sleep(1)
+    container.said("stop", "--time=60", container.mark)
+    status = container.said("inspect", "--format={{.State.ExitCode}}", container.mark)
+    assert status.strip() == "130", container.said("logs", container.mark)
 
 
 def unit(path: Path) -> configparser.ConfigParser:

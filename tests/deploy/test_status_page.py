@@ -4,7 +4,6 @@
 import base64
 import os
 import re
-import shutil
 import ssl
 import subprocess
 import sys
@@ -46,20 +45,8 @@ from agnosticfl.deploy.seeing.status import (
 )
 from agnosticfl.deploy.supervise import children
 from agnosticfl.errors import BadInput
+from tests.helpers.browser import browser_tests, chromium
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-OPTIONS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--ignore-certificate-errors",
-)
 PASSWORD = "correct horse battery"
 EVIL = "Chur <script>document.title='taken'</script>"
 
@@ -287,28 +274,17 @@ def test_lines_keep_within_the_chart_and_absent_domains_leave_no_point():
     places = [tuple(map(float, p.split(","))) for p in (*first.split(), *second.split())]
     assert all(0 <= x <= 420 and 0 <= y <= 220 for x, y in places)
     assert chart([1], [[None]], ["c0"], "nothing") == ""
+    close = chart([7], [[0.5004], [0.4996]], ["c0", "c1"], "nearly the same")
+    assert re.findall(r">([^<]*)</text>", close) == ["0.4996", "0.5", "0.5004", "round 7"]
     many = colours([float(i) for i in range(20)])
     assert (many.count("pale"), many[-1]) == (19, "c0")
 
 
-browser_tests = pytest.mark.skipif(
-    CHROMIUM is None or DRIVER is None, reason="needs chromium and chromedriver on the path"
-)
-
-
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for option in OPTIONS:
-        options.add_argument(option)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
-    try:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    profile = tmp_path_factory.mktemp("profile")
+    with chromium(profile, "--ignore-certificate-errors") as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 def until(done: Any, what: str) -> None:

@@ -4,7 +4,6 @@
 import json
 import math
 import random
-import shutil
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,27 +18,13 @@ from agnosticfl.runs.config import as_table
 from agnosticfl.runs.predictions import FOLDER, SUM
 from agnosticfl.runs.records import METRICS
 from agnosticfl.runs.resolve import resolve
+from tests.helpers.browser import as_wide_as, browser_tests, chromium
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
 waiting = pytest.importorskip("selenium.webdriver.support.wait", reason="needs selenium")
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-OPTIONS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
 DOMAINS = ("questions <b>", "answers & more")
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None or DRIVER is None, reason="needs chromium and chromedriver on the path"
-)
+pytestmark = browser_tests
 
 
 def made_up_run(folder: Path, algorithm: str, seed: int, domains: Sequence[str] = DOMAINS) -> None:
@@ -124,21 +109,13 @@ def many(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    profile = tmp_path_factory.mktemp("profile")
-    for option in (*OPTIONS, f"--user-data-dir={profile}"):
-        options.add_argument(option)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+    with chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 def show(browser: Any, report: Path, width: int = 1200, **media: Any) -> None:
     """Opens the page in a window of that width."""
-    screen = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    as_wide_as(browser, width)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     browser.get(report.as_uri())
 

@@ -8,13 +8,12 @@ other code is not held by this; see docs/security.md.)
 
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from agnosticfl.core import tree
 from agnosticfl.core.channel import Channel, ChannelBuilder, Decoded
 from agnosticfl.core.contribution import ClientSum
+from agnosticfl.core.later import Array, jnp
 from agnosticfl.errors import check
 
 LARGEST_COUNT = 2**24  # up to here float32 has every whole number

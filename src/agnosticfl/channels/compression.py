@@ -10,15 +10,12 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.flatten_util import ravel_pytree
 
 from agnosticfl.core import tree
 from agnosticfl.core.channel import Channel, ChannelBuilder, Decoded
 from agnosticfl.core.contribution import ClientSum
+from agnosticfl.core.later import Array, jax, jnp
 from agnosticfl.errors import check
 from agnosticfl.options import PositiveShare
 
@@ -269,5 +266,7 @@ def _signs(turn: Turn, blocks: int, block: int) -> Array:
 
 def _flattening(like: Any) -> tuple[Callable[[Any], Array], Callable[[Array], Any]]:
     """A tree of these shapes as one vector, and back."""
+    from jax.flatten_util import ravel_pytree
+
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
     return lambda full: ravel_pytree(full)[0], ravel_pytree(zeros)[1]

@@ -21,10 +21,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from agnosticfl.channels.bounds import Bounds, bounded, check_bounds
 from agnosticfl.channels.compression import BITS, rotated, rotated_part
@@ -32,6 +29,7 @@ from agnosticfl.channels.plausible import Levels, Rounded, Sums, beyond_bounds, 
 from agnosticfl.core import tree
 from agnosticfl.core.channel import Adders, Channel, ChannelBuilder, Decoded, chain
 from agnosticfl.core.contribution import ClientSum, usable
+from agnosticfl.core.later import Array, jax, jnp
 from agnosticfl.errors import check
 from agnosticfl.options import AtLeastOne, Positive, Share
 

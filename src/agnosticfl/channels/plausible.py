@@ -17,13 +17,13 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from agnosticfl.channels.bounds import ROUNDED_COUNTS, Bounds
 from agnosticfl.core import tree
 from agnosticfl.core.channel import Adders, Channel
 from agnosticfl.core.contribution import ChannelState, ClientSum, Total
+from agnosticfl.core.later import jax
 
 # One rounding of float32 changes a number by 2^-24 of it at most. Twice that for each of several
 # roundings in a row covers the products of their errors, too.

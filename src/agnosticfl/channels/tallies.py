@@ -11,16 +11,15 @@ most: `examples` for a gap and for a weight (times the tokens of a sentence), `l
 a total. Nothing is rounded at random, and what rounding there is is below R / M² for each client.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from agnosticfl.channels.bounds import Bounds, check_bounds
 from agnosticfl.channels.fixed_point import largest_word
 from agnosticfl.core.channel import PLAIN, Adders, Channel, Decoded
+from agnosticfl.core.later import Array, jnp
 from agnosticfl.core.tally import Form, Tally, wrong
 from agnosticfl.errors import check
 
@@ -71,7 +70,7 @@ def tallies_in_fixed_point(form: Form, clients: int, bounds: Bounds) -> Channel:
             own.left_out,
             clipped,
         )
-        return jax.tree.map(lambda x: np.asarray(x, np.int64).astype(np.int32), words)
+        return _each(words, lambda x: np.asarray(x, np.int64).astype(np.int32))
 
     def exact(total: TallyWords) -> Tally:
         words = _signed(total)
@@ -132,7 +131,18 @@ def _one_number(words: np.ndarray, largest: Any, most: int) -> np.ndarray:
 
 
 def _signed(total: TallyWords) -> TallyWords:
-    return jax.tree.map(lambda x: np.asarray(x).astype(np.int32).astype(np.float64), total)
+    return _each(total, lambda x: np.asarray(x).astype(np.int32).astype(np.float64))
+
+
+def _each(words: TallyWords, function: Callable[[Any], np.ndarray]) -> TallyWords:
+    """`function` of every array."""
+
+    def of(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {name: function(array) for name, array in part.items()}
+        return function(part)
+
+    return TallyWords(*map(of, words))
 
 
 def _flag(what: str, value: np.ndarray, adders: Adders) -> str | None:

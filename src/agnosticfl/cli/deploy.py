@@ -329,7 +329,11 @@ def client(
         ),
     ] = None,
     most_rounds: Annotated[
-        int, typer.Option(help="Take part in so many rounds of a run at most; 0: in all.")
+        int,
+        typer.Option(
+            help="Take part in so many rounds of a run at most, each evaluation counted as one;"
+            " 0: in all."
+        ),
     ] = 0,
     consent: Annotated[
         Path | None,

@@ -11,10 +11,6 @@ themselves are in the room `channels`.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-import jax
-import jax.numpy as jnp
-from jax import Array
-
 from agnosticfl.core import tree
 from agnosticfl.core.contribution import (
     Broadcast,
@@ -24,6 +20,7 @@ from agnosticfl.core.contribution import (
     SumOverClients,
     Total,
 )
+from agnosticfl.core.later import Array, jax, jnp
 from agnosticfl.core.tree import PyTree
 
 ChannelReport: TypeAlias = dict[str, Array]  # name -> a scalar for the round's record

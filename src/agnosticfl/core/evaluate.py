@@ -6,19 +6,20 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from agnosticfl.core import sampling
 from agnosticfl.core.federated import FederatedData, slices
+from agnosticfl.core.later import jax, numpy_of
 from agnosticfl.core.metrics import Mean, Reading, reading
 from agnosticfl.core.model import Examples, Model, Params
-from agnosticfl.core.work import take
 from agnosticfl.errors import check, choose
 from agnosticfl.registry import METRICS
+
+if TYPE_CHECKING:
+    from agnosticfl.core.ledger import Bytes  # its module needs JAX
 
 Values: TypeAlias = dict[str, float | None]  # metric -> value; None without examples
 Results: TypeAlias = dict[str, Values]  # domain -> metric -> value
@@ -69,6 +70,7 @@ class Evaluation(NamedTuple):
     examples: Sequence[int]  # [p] how many there are
     # Domain, or "" for all of them -> metric -> how far from it the exact one is at most.
     within: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    sent: "Bytes | None" = None  # what went over the network for it, if clients were asked
 
 
 def evaluator(
@@ -129,10 +131,10 @@ def measurer(
 
     def measure(params: Params) -> Measured:
         results = (
-            (part, _per_example(model, params, _examples(data, part, batch_size), keeping))
+            (part, _found(model, params, _examples(data, part, batch_size), keeping))
             for part in _batches(rows, batch_size)
         )
-        return _measured(data, _one_ahead(results), by_example)
+        return _measured(data, results if model.eager else _one_ahead(results), by_example)
 
     return measure
 
@@ -153,20 +155,24 @@ def metric_value(name: str, how: Reading, measured: Measured, weight: np.ndarray
 
 def metric_readings(model: Model, data: FederatedData) -> dict[str, Reading]:
     """All that is measured of `model` on examples like these, and how it is read; loss first."""
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    names = jax.eval_shape(model.per_example_metrics, params, one_example(data))
+    names = of_one_example(model, model.per_example_metrics, data)
     return {name: reading(name, model.readings) for name in ("loss", *names, *model.exact)}
 
 
-def one_example(data: FederatedData) -> Examples:
-    """Shapes and types of one example, which need not be there."""
-    shapes: Any = {
-        name: jax.ShapeDtypeStruct(
-            (1, *array.shape[1:]), jax.dtypes.canonicalize_dtype(array.dtype)
-        )
-        for name, array in data.examples.items()
+def of_one_example(
+    model: Model, function: Callable[[Params, Examples], Any], data: FederatedData
+) -> Any:
+    """What a function of the model gives for one example, which need not be there: its shapes."""
+    forms = {name: ((1, *a.shape[1:]), a.dtype) for name, a in data.examples.items()}
+    if model.eager:
+        zeros: Any = {name: np.zeros(*form) for name, form in forms.items()}
+        return function(model.init(None), zeros)  # type: ignore[arg-type]
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    example: Any = {
+        name: jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(dtype))
+        for name, (shape, dtype) in forms.items()
     }
-    return shapes
+    return jax.eval_shape(function, params, example)
 
 
 def some_clients(data: FederatedData, number: int, seed: int) -> np.ndarray:
@@ -198,7 +204,15 @@ def worst_domain(
     return Worst(domain, loss, abs(known[domain] - known[best]), known[domain])
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))  # once for a model, whoever evaluates it
+def _found(model: Model, params: Params, examples: Examples, keeping: bool) -> Any:
+    return (_per_example if model.eager else _compiled())(model, params, examples, keeping)
+
+
+@functools.cache  # once for a model, whoever evaluates it
+def _compiled() -> Callable[..., Any]:
+    return jax.jit(_per_example, static_argnums=(0, 3))
+
+
 def _per_example(
     model: Model, params: Params, examples: Examples, keeping: bool
 ) -> tuple[Mapping[str, Mean], tuple[Any, Any]]:
@@ -208,7 +222,7 @@ def _per_example(
     said = None
     if keeping and model.forward is not None and model.wanted is not None:
         said = model.forward(params, examples), model.wanted(examples)
-    return {"loss": Mean(loss, jnp.ones_like(loss)), **metrics}, said or (None, None)
+    return {"loss": Mean(loss, numpy_of(loss).ones_like(loss)), **metrics}, said or (None, None)
 
 
 def rows_of(data: FederatedData, clients: np.ndarray) -> np.ndarray:
@@ -229,7 +243,8 @@ def _batches(rows: range | np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
 def _examples(data: FederatedData, rows: np.ndarray, batch_size: int) -> Examples:
     """The last batch is padded with its last example, so that all have one shape."""
     rows = np.pad(rows, (0, batch_size - len(rows)), mode="edge")
-    return take(data, rows, np.ones(batch_size, np.float32)).examples
+    examples: Any = {name: array[rows] for name, array in data.examples.items()}
+    return examples
 
 
 def _one_ahead(results: Iterable[Any]) -> Iterator[Any]:
@@ -241,9 +256,14 @@ def _one_ahead(results: Iterable[Any]) -> Iterator[Any]:
 def _measured(data: FederatedData, results: Iterable[Any], by_example: bool) -> Measured:
     """What batches gave, put together."""
     parts = [_part(data, rows, by_example, *found) for rows, found in results]
-    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=-1), *[p[:3] for p in parts])
-    said = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[p[3] for p in parts])
-    return Measured(*joined, *said, by_example=by_example)
+    clients, domains, sums, said = zip(*parts, strict=True)
+    return Measured(
+        np.concatenate(clients),
+        np.concatenate(domains),
+        {name: np.concatenate([own[name] for own in sums], axis=-1) for name in sums[0]},
+        *(None if own[0] is None else np.concatenate(own) for own in zip(*said, strict=True)),
+        by_example=by_example,
+    )
 
 
 def _part(
@@ -256,12 +276,12 @@ def _part(
     """The items of one batch, whose padding is left out."""
     client, domain = _owner(data, rows), data.domain[rows]
     sums = {name: np.array(mean, np.float64)[:, : len(rows)] for name, mean in values.items()}
-    said = jax.tree.map(lambda leaf: leaf[: len(rows)], said)
+    outputs, wanted = (None if array is None else array[: len(rows)] for array in said)
     if by_example:
-        return client, domain, sums, said
+        return client, domain, sums, (outputs, wanted)
     pairs, item = np.unique(client * data.num_domains + domain, return_inverse=True)
     sums = {name: _grouped(both, item, len(pairs)) for name, both in sums.items()}
-    return pairs // data.num_domains, pairs % data.num_domains, sums, said
+    return pairs // data.num_domains, pairs % data.num_domains, sums, (outputs, wanted)
 
 
 def _grouped(both: np.ndarray, group: np.ndarray, number: int) -> np.ndarray:

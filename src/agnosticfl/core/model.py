@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from jax import Array
-
+from agnosticfl.core.later import Array
 from agnosticfl.core.metrics import SHAPES, Mean, Metric, Outputs, Reading, named_metrics
 from agnosticfl.core.tree import PyTree
 from agnosticfl.errors import check, choose
@@ -42,6 +41,8 @@ class Model(NamedTuple):
     wanted: Callable[[Examples], Array] | None = None
     outputs: Outputs | None = None  # of forward: logits [n, K], values [n], logits [n, T, K + 4]
     exact: tuple[str, ...] = ()  # names of metrics that are made of outputs, not of sums
+    # Whether it is no program of JAX: it takes NumPy's arrays and is evaluated without compiling.
+    eager: bool = False
 
 
 def no_metrics(*_: Any) -> Mapping[str, Mean]:

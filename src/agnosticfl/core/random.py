@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything random is a function of (seed, round): counter-based bits, JAX keys, shuffles."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
+
+from agnosticfl.core.later import Array, jax, jnp
 
 SERVER = 2**32 - 1  # what a round's key is folded with for the server; no client has this number
 

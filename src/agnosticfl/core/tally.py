@@ -9,7 +9,6 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from agnosticfl.core.evaluate import (
@@ -18,10 +17,11 @@ from agnosticfl.core.evaluate import (
     Values,
     mean_value,
     metric_readings,
-    one_example,
+    of_one_example,
     worst_value,
 )
 from agnosticfl.core.federated import FederatedData
+from agnosticfl.core.later import jax
 from agnosticfl.core.metrics import Reading
 from agnosticfl.core.metrics.tables import Summed, Table
 from agnosticfl.core.model import Model
@@ -83,8 +83,7 @@ def form_of(model: Model, data: FederatedData) -> Form:
 def _outputs(model: Model, data: FederatedData) -> tuple[int, ...]:
     if model.forward is None:
         return ()
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    return jax.eval_shape(model.forward, params, one_example(data)).shape
+    return of_one_example(model, model.forward, data).shape
 
 
 def tally(form: Form, measured: Measured) -> Tally:
@@ -197,4 +196,5 @@ def _grouped(group: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _finite(total: Tally) -> bool:
-    return all(bool(np.isfinite(leaf).all()) for leaf in jax.tree.leaves(total))
+    numbers = (*total.means.values(), *total.tables.values(), total.left_out)
+    return all(bool(np.isfinite(each).all()) for each in numbers)

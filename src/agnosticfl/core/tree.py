@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arithmetic on pytrees of arrays, and the one safe division of the program."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
+
+from agnosticfl.core.later import Array, jax, jnp
 
 PyTree: TypeAlias = Any  # nested tuples, lists and dicts of arrays, as JAX takes them
 
-SMALLEST = float(jnp.finfo(jnp.float32).tiny)  # below this a float32 has lost its precision
+SMALLEST = float(np.finfo(np.float32).tiny)  # below this a float32 has lost its precision
 
 
 def divide(numerator: Array, denominator: Array) -> Array:
@@ -58,12 +57,26 @@ def all_finite(tree: PyTree) -> Array:
 
 def norm(tree: PyTree) -> Array:
     """Euclidean norm of all numbers of `tree` together; no square of them overflows."""
-    leaves = jax.tree.leaves(tree)
-    if not leaves:
+    parts = jax.tree.leaves(tree)
+    if not parts:
         return jnp.zeros(())
-    largest = jnp.max(jnp.array([jnp.max(jnp.abs(leaf)) for leaf in leaves]))
-    squares = [jnp.sum(jnp.square(divide(leaf, largest))) for leaf in leaves]
+    largest = jnp.max(jnp.array([jnp.max(jnp.abs(leaf)) for leaf in parts]))
+    squares = [jnp.sum(jnp.square(divide(leaf, largest))) for leaf in parts]
     return largest * jnp.sqrt(jnp.sum(jnp.array(squares)))
+
+
+def leaves(tree: PyTree) -> Iterator[Any]:
+    """The leaves in JAX's order; where they are NumPy's arrays, without JAX."""
+    if type(tree) is dict:
+        for name in sorted(tree):
+            yield from leaves(tree[name])
+    elif isinstance(tree, tuple | list):
+        for part in tree:
+            yield from leaves(part)
+    elif isinstance(tree, np.ndarray | np.generic):
+        yield tree
+    else:
+        yield from jax.tree.leaves(tree)
 
 
 def num_bytes(tree: PyTree) -> int:
@@ -88,8 +101,8 @@ def from_named(arrays: Mapping[str, Any], like: PyTree) -> PyTree:
 
 def shapes(tree: PyTree) -> dict[str, str]:
     """Name -> type and shape of each array, or of what has a type and a shape."""
-    leaves = jax.tree.leaves_with_path(tree)
-    return {_name(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
+    found = jax.tree.leaves_with_path(tree)
+    return {_name(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in found}
 
 
 def _name(path: Any) -> str:

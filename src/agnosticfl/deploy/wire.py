@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from agnosticfl.core import tree
+from agnosticfl.core.later import jax, jnp
 from agnosticfl.errors import quoted
 from agnosticfl.secagg import primitives
 
@@ -30,7 +30,7 @@ def digest(t: int, arrays: Mapping[str, np.ndarray]) -> bytes:
 def pack(message: Any) -> dict[str, np.ndarray]:
     """A client's message, a pytree, as one vector for each type of number in it."""
     parts: dict[str, list[np.ndarray]] = {}
-    for leaf in map(np.asarray, jax.tree.leaves(message)):
+    for leaf in map(np.asarray, tree.leaves(message)):
         parts.setdefault(leaf.dtype.name, []).append(leaf.ravel())
     return {dtype: np.concatenate(vectors) for dtype, vectors in parts.items()}
 

@@ -7,6 +7,7 @@ from agnosticfl.report.basis import of_one_domain
 from agnosticfl.report.comparison import Cell, Comparison, Row, cell, model_text, seeds_text
 from agnosticfl.report.grid import DASH, Entry, Grid, grid, in_bytes, number, places
 from agnosticfl.report.runs import Run
+from agnosticfl.runs.records import asked_in
 
 LAST = 0.1  # the share of the rounds that tells the training loss at the end
 
@@ -62,13 +63,15 @@ def counts(comparison: Comparison) -> Grid:
 
 
 def ledger(comparison: Comparison) -> Grid:
-    """Bytes of a round and of the run."""
+    """Bytes of a round and of the run; and of evaluations, if clients evaluate."""
+    head = ["algorithm", "down a round", "up a round", "sum", "the paper's formula", "whole run"]
     rows = [[Entry(row.title), *map(_size, _bytes(row.runs[0]))] for row in comparison.rows]
-    return grid(
-        f"{comparison.task}: bytes of all clients together",
-        ("algorithm", "down a round", "up a round", "sum", "the paper's formula", "whole run"),
-        rows,
-    )
+    asked = [_asked(row.runs[0]) for row in comparison.rows]
+    if any(asked):
+        head.append("of that, evaluations")
+        for row, size in zip(rows, asked, strict=True):
+            row.append(_size(size or None))
+    return grid(f"{comparison.task}: bytes of all clients together", head, rows)
 
 
 def times(comparison: Comparison) -> Grid:
@@ -113,8 +116,13 @@ def _count(numbers: np.ndarray) -> Entry:
 def _bytes(run: Run) -> tuple[int, int, int, int | None, float]:
     sizes = run.summary["bytes"]
     down, up = sizes["down_per_round"], sizes["up_per_round"]
-    whole = run.series("bytes_down").sum() + run.series("bytes_up").sum()
-    return down, up, down + up, sizes["paper_per_round"], float(whole)
+    trained = run.series("bytes_down").sum() + run.series("bytes_up").sum()
+    return down, up, down + up, sizes["paper_per_round"], float(trained) + _asked(run)
+
+
+def _asked(run: Run) -> int:
+    """Bytes of evaluations by clients."""
+    return sum(asked_in(run.summary["bytes"]))
 
 
 def _size(size: float | None) -> Entry:

@@ -11,6 +11,7 @@ from agnosticfl.report.basis import of_one_domain
 from agnosticfl.report.comparison import Comparison, cell, seeds_text
 from agnosticfl.report.grid import DASH, Entry, Grid, byte_unit, grid, number, places
 from agnosticfl.report.runs import Run, known_mean
+from agnosticfl.runs.records import bytes_of
 
 TRAINING_LOOKS = 50  # the losses of a single round are of too few examples to tell a course by
 
@@ -164,4 +165,4 @@ def _training(run: Run) -> Curve:
 
 
 def _sent(run: Run) -> np.ndarray:
-    return np.cumsum(run.series("bytes_down") + run.series("bytes_up"))
+    return np.cumsum([sum(bytes_of(record)) for record in run.records])

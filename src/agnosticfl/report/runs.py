@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run folders: finished ones, and what there is so far of one that is not."""
 
+import functools
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from agnosticfl.core.ledger import added
 from agnosticfl.core.metrics import reading
 from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.files import read_json
@@ -16,7 +18,7 @@ from agnosticfl.runs.config import Config, from_table
 from agnosticfl.runs.folder import DOMAINS
 from agnosticfl.runs.kept import NEEDS, WHICH
 from agnosticfl.runs.predictions import Predictions, read_predictions
-from agnosticfl.runs.records import read_records
+from agnosticfl.runs.records import as_record, asked_in, read_records
 from agnosticfl.runs.resolve import find_method
 from agnosticfl.weights import from_table as rule_from_table
 
@@ -189,6 +191,7 @@ def _so_far(config: Config, domains: list[str], records: list[dict[str, Any]]) -
             "down_per_round": last["bytes_down"],
             "up_per_round": last["bytes_up"],
             "paper_per_round": None,
+            **as_record(functools.reduce(added, map(asked_in, records))),
         },
         "environment": {"rounds done": last["round"]},
     }

@@ -2,22 +2,26 @@
 """Models judged by clients, on what these keep from training: all that comes back are sums."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import jax
 import numpy as np
 
 from agnosticfl.channels.bounds import Bounds
 from agnosticfl.channels.tallies import tallies_in_fixed_point, tallies_in_the_clear
-from agnosticfl.core.channel import Channel, is_plain
+from agnosticfl.core import tree
+from agnosticfl.core.channel import Channel, is_plain, message_bytes
 from agnosticfl.core.evaluate import Evaluation, Measured, measurer, some_clients
 from agnosticfl.core.federated import FederatedData, Splits
 from agnosticfl.core.keeping import kept_apart
+from agnosticfl.core.later import jax
 from agnosticfl.core.model import Model, Params
 from agnosticfl.core.tally import Form, Tally, added, form_of, tallies, tally, told
 from agnosticfl.errors import check
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.questions import Question
+
+if TYPE_CHECKING:
+    from agnosticfl.core.ledger import Bytes
 
 Judge: TypeAlias = Callable[[Params, Question], Evaluation]
 
@@ -27,7 +31,7 @@ def own_parts(config: Config, parts: Mapping[str, FederatedData]) -> dict[str, F
     if config.evaluation_by == "server":
         return dict(parts)
     return kept_apart(
-        parts, config.evaluation_share, _bounds(config).examples if config.secure else None
+        parts, config.evaluation_share, bounds_of(config).examples if config.secure else None
     )
 
 
@@ -40,13 +44,13 @@ def build_tally_channel(config: Config, form: Form, clients: int) -> Channel:
     )
     if config.secure is None:
         return tallies_in_the_clear(form)
-    return tallies_in_fixed_point(form, clients, _bounds(config))
+    return tallies_in_fixed_point(form, clients, bounds_of(config))
 
 
-def _bounds(config: Config) -> Bounds:
+def bounds_of(config: Config) -> Bounds:
     """Those of the task's secure sums."""
     given = config.secure or {}
-    return Bounds(**{name: given[name] for name in ("examples", "loss") if name in given})
+    return Bounds(**{name: given[name] for name in Bounds._fields if name in given})
 
 
 def check_judged(config: Config, model: Model, data: FederatedData, clients: int) -> Form:
@@ -58,6 +62,14 @@ def check_judged(config: Config, model: Model, data: FederatedData, clients: int
     form = form_of(model, data)
     build_tally_channel(config, form, clients)
     return form
+
+
+def bytes_asked(params: Params, channel: Channel, form: Form, clients: int) -> "Bytes":
+    """What a question to so many clients costs on the network: w down, a tally up."""
+    from agnosticfl.core.ledger import Bytes, times  # here: it needs JAX
+
+    message: Any = channel.encode((), form.zeros, None)  # type: ignore[arg-type]
+    return times(clients, Bytes(tree.num_bytes(params), message_bytes(channel, message)))
 
 
 def simulated_judge(config: Config, model: Model, kept: Splits) -> Judge:
@@ -80,7 +92,8 @@ def simulated_judge(config: Config, model: Model, kept: Splits) -> Judge:
             return told(form, form.zeros)
         measured = measurer(model, data, config.evaluation_batch_size, clients)(params)
         channel = build_tally_channel(config, form, len(clients))
-        return told(form, _total(form, channel, measured))
+        sent = bytes_asked(params, channel, form, len(clients))
+        return told(form, _total(form, channel, measured))._replace(sent=sent)
 
     return judge
 

@@ -11,15 +11,17 @@ privacy.json   what a differentially private run has spent, charged ahead of the
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from agnosticfl.channels import dp
 from agnosticfl.core import tree
 from agnosticfl.core.evaluate import Evaluation, Results, full_evaluator, some_clients
 from agnosticfl.core.federated import absent_domains
+from agnosticfl.core.ledger import Bytes, added
 from agnosticfl.core.model import Params
 from agnosticfl.core.state import ServerState
 from agnosticfl.engines.helpers.shards import here
@@ -35,14 +37,24 @@ from agnosticfl.runs.judging import Judge
 from agnosticfl.runs.playing import numbers, played, small_params
 from agnosticfl.runs.predictions import write_predictions
 from agnosticfl.runs.questions import question
-from agnosticfl.runs.records import Record, RecordBook, read_records, scalars
+from agnosticfl.runs.records import Record, RecordBook, as_record, asked_in, read_records, scalars
 from agnosticfl.runs.spending import Spending
 from agnosticfl.runs.summary import absence, as_summary, divergence, stalled, summarise
 from agnosticfl.runs.summary import measured as unguarded
 from agnosticfl.runs.trackers import tracker
+from agnosticfl.runs.writing import Writer
+from agnosticfl.spans import span
 
-# (t, w_t) -> what held-out clients say of the model, if they are looked at in this round
-Lookout: TypeAlias = Callable[[int, Params], Results | None]
+
+class Look(NamedTuple):
+    """What held-out clients say of a model."""
+
+    results: Results | None  # if there is anything to say
+    sent: Bytes | None = None  # what went over the network for it
+
+
+NO_LOOK = Look(None)
+Lookout: TypeAlias = Callable[[int, Params], Look]  # (t, w_t) -> one, or none in this round
 
 
 class Stopped(Exception):
@@ -113,8 +125,8 @@ def _played_to_the_end(
     state, look = spending.state, _lookout(built, spending, say)
     with contextlib.ExitStack() as stack:
         sinks = [stack.enter_context(start(config, out, say)) for start in starts if first]
-        book = RecordBook(out, domains, int(state.round), sinks) if first else None
-        stack.callback(lambda: book and book.close())
+        writer = Writer(out, RecordBook(out, domains, int(state.round))) if first else None
+        stack.callback(lambda: writer and writer.close())
         keep = kept.best_keeper(out, config.metric, built.readings[config.metric])
         spending.charge(_next_checkpoint(config, int(state.round)))
         _warn_if_not_private(built, say)
@@ -122,23 +134,30 @@ def _played_to_the_end(
             with processes.noticing_losses():
                 for latest, record in _rounds(built, look, keep, state):
                     state = latest
-                    if book:
-                        book.write(record)
+                    t = record["round"]
+                    if writer:
+                        writer.record(record)
+                        for sink in sinks:
+                            sink(t, scalars(record, domains))
                     on_round(record)
-                    done = record["round"] == config.rounds
-                    stop = processes.any_of_them(should_stop())
-                    if book and (done or stop or record["round"] % config.checkpoint_every == 0):
-                        _save(out, book, state)
-                        t = record["round"]
+                    done, stop = t == config.rounds, processes.any_of_them(should_stop())
+                    if writer and (done or stop or t % config.checkpoint_every == 0):
+                        writer.save(state, t)
+                        if built.privacy is not None:  # what is charged next relies on it
+                            writer.wait()
                         spending.charge(t if stop else _next_checkpoint(config, t))
                     if stop and not done:
-                        raise Stopped(f"stopped after round {record['round']} of {config.rounds}")
+                        raise Stopped(f"stopped after round {t} of {config.rounds}")
         except processes.Lost as lost:
-            if book:
-                _save(out, book, state)
+            if writer:
+                writer.save(state, int(state.round))
+                writer.wait()
             again = "start all processes again with --resume to go on"
             raise processes.Lost(f"{lost} after round {int(state.round)}; {again}") from lost
-        summary = processes.from_first(lambda: _ended(built, out, state, spending))
+        if writer:
+            writer.wait_for_records()
+        with span("models and predictions"):
+            summary = processes.from_first(lambda: _ended(built, out, state, spending))
         for line in (summary["diverged"], summary["often_absent"], summary["stalled"]):
             if line is not None:
                 say(f"warning: {line}")
@@ -153,8 +172,12 @@ def _played_to_the_end(
 def _ended(built: Built, out: Path, state: ServerState, spending: Spending) -> dict[str, Any]:
     """Keeps the last model, measures it and the best one, and says what came out."""
 
+    asked: list[Bytes] = []
+
     def measured(params: Params, which: str, t: int) -> dict[str, Evaluation]:
-        found = unguarded(built, params, which, t)
+        with span("final evaluation"):
+            found = unguarded(built, params, which, t)
+        asked.extend(result.sent for result in found.values() if result.sent is not None)
         seen = {split: spending.noised(split, result, True) for split, result in found.items()}
         return {split: result for split, result in seen.items() if result is not None}
 
@@ -178,6 +201,9 @@ def _ended(built: Built, out: Path, state: ServerState, spending: Spending) -> d
         summary["best"] = {**look._asdict(), **as_summary(results)}
     if built.privacy is not None:
         summary["privacy"] = read_json(out / SPENT)
+    if built.judge is not None:
+        whole = functools.reduce(added, [*map(asked_in, records), *asked])
+        summary["bytes"] |= as_record(whole)
     return {
         **summary,
         "diverged": divergence(summary, records, built.judged_by),
@@ -191,11 +217,6 @@ def _restored(out: Path, state: ServerState, say: Callable[[str], Any]) -> Serve
     if processes.is_first():
         state = checkpoint.restore(out / "checkpoints", state, say) or state
     return processes.arrays_from_first(state)
-
-
-def _save(out: Path, book: RecordBook, state: ServerState) -> None:
-    book.flush()
-    checkpoint.save(out / "checkpoints", state)
 
 
 def _warn_if_not_private(built: Built, say: Callable[[str], Any]) -> None:
@@ -216,9 +237,10 @@ def _rounds(
     for t, (after, info, seconds) in zip(rounds, done, strict=True):
         built.data.release()
         params = here(after.params)
-        seen = look(t, params)
-        if seen is not None:
-            keep(t, params, seen)
+        with span("looks"):
+            seen, asked = look(t, params)
+            if seen is not None:
+                keep(t, params, seen)
         yield (
             after,
             {
@@ -231,6 +253,7 @@ def _rounds(
                 "time": time.time() if built.privacy is None else None,
                 **small_params(after),
                 **({} if seen is None else {"heldout": seen}),
+                **({} if asked is None else as_record(asked)),
             },
         )
 
@@ -247,11 +270,11 @@ def _lookout(built: Built, spending: Spending, say: Callable[[str], Any]) -> Loo
     config, heldout = built.config, built.data.heldout
     every = config.evaluation_every
     if every == 0:
-        return lambda _t, _params: None
+        return lambda _t, _params: NO_LOOK
     if built.judge is not None:
         return _clients_lookout(config, built.judge, say)
     if heldout is None or not processes.is_first():
-        return lambda _t, _params: None
+        return lambda _t, _params: NO_LOOK
     clients = some_clients(heldout, config.evaluation_clients, config.seed)
     unseen = absent_domains(heldout, clients)
     if unseen and "heldout" not in built.looks:
@@ -261,11 +284,11 @@ def _lookout(built: Built, spending: Spending, say: Callable[[str], Any]) -> Loo
         )
     measure = full_evaluator(built.model, heldout, config.evaluation_batch_size, clients)
 
-    def look(t: int, params: Params) -> Results | None:
+    def look(t: int, params: Params) -> Look:
         if t % every:
-            return None
+            return NO_LOOK
         found = spending.noised("heldout", measure(params))
-        return None if found is None else found.domains
+        return NO_LOOK if found is None else Look(found.domains)
 
     return look
 
@@ -273,13 +296,13 @@ def _lookout(built: Built, spending: Spending, say: Callable[[str], Any]) -> Loo
 def _clients_lookout(config: Config, judge: Judge, say: Callable[[str], Any]) -> Lookout:
     """The same where clients look at examples that they keep."""
 
-    def look(t: int, params: Params) -> Results | None:
+    def look(t: int, params: Params) -> Look:
         if t % config.evaluation_every or not processes.is_first():
-            return None
+            return NO_LOOK
         found = judge(params, question(config, "look", t, "heldout"))
         if any(found.examples):
-            return found.domains
+            return Look(found.domains, found.sent)
         say(f"warning: no client had an example to look at after round {t}")
-        return None
+        return Look(None, found.sent)
 
     return look

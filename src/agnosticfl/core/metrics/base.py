@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from jax import Array
 
+from agnosticfl.core.later import Array
 from agnosticfl.core.metrics.tables import Summed
 from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.registry import METRICS

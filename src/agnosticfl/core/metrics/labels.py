@@ -4,10 +4,9 @@
 from collections.abc import Callable
 from functools import partial
 
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
+from agnosticfl.core.later import Array, numpy_of
 from agnosticfl.core.metrics.base import Mean, exact_metric, metric
 from agnosticfl.core.metrics.tables import (
     CLASSES,
@@ -24,8 +23,9 @@ from agnosticfl.core.metrics.tables import (
 @metric("accuracy", of="labels", higher_is_better=True)
 def accuracy(logits: Array, label: Array) -> Mean:
     """Share of examples whose largest logit is that of the label."""
-    correct = (jnp.argmax(logits, axis=-1) == label).astype(jnp.float32)
-    return Mean(correct, jnp.ones_like(correct))
+    numbers = numpy_of(logits)
+    correct = (numbers.argmax(logits, axis=-1) == label).astype(np.float32)
+    return Mean(correct, numbers.ones_like(correct))
 
 
 def _area_under_roc(positives: np.ndarray, negatives: np.ndarray) -> float | None:

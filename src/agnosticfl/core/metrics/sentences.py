@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of a sentence: logits [n, T, K + 4], targets [n, T] -> sums over the T positions, [n]."""
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax import Array
+import numpy as np
 
+from agnosticfl.core.later import Array, jax, jnp, numpy_of
 from agnosticfl.core.metrics.base import Mean, metric
 from agnosticfl.core.tokens import EOS, FIRST_WORD, PAD
 
@@ -28,20 +30,34 @@ def token_loss(logits: Array, targets: Array) -> Mean:
     return _over_tokens(cross_entropy(logits, targets), targets != PAD)
 
 
-@jax.custom_vjp
 def cross_entropy(logits: Array, targets: Array) -> Array:
     """−log softmax(logits)[target], over the last axis.
 
     Its derivative, softmax − 1[target], is written down: that of taking one logit would be
     scattered over all of them, in two passes more over numbers that fill an accelerator's memory.
     """
-    return _cross_entropy(logits, targets)[0]
+    if numpy_of(logits) is np:
+        return _cross_entropy(logits, targets)[0]
+    return _with_derivative()(logits, targets)
 
 
-def _cross_entropy(logits: Array, targets: Array) -> tuple[Array, tuple[Array, ...]]:
-    total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-    own = jnp.take_along_axis(logits, targets[..., None], axis=-1)
+@functools.cache
+def _with_derivative() -> Callable[[Array, Array], Array]:
+    function = jax.custom_vjp(lambda logits, targets: _cross_entropy(logits, targets)[0])
+    function.defvjp(_cross_entropy, _d_cross_entropy)
+    return function
+
+
+def _cross_entropy(logits: Any, targets: Any) -> tuple[Any, tuple[Any, ...]]:
+    numbers = numpy_of(logits)
+    total = _log_sum_exp(logits) if numbers is np else jax.nn.logsumexp(logits, -1, keepdims=True)
+    own = numbers.take_along_axis(logits, targets[..., None], axis=-1)
     return (total - own)[..., 0], (logits, total, targets)
+
+
+def _log_sum_exp(logits: np.ndarray) -> np.ndarray:
+    largest = logits.max(axis=-1, keepdims=True)
+    return largest + np.log(np.exp(logits - largest).sum(axis=-1, keepdims=True))
 
 
 def _d_cross_entropy(kept: tuple[Array, ...], d: Array) -> tuple[Array, None]:
@@ -51,16 +67,13 @@ def _d_cross_entropy(kept: tuple[Array, ...], d: Array) -> tuple[Array, None]:
     return d[..., None] * (jnp.exp(logits - total) - is_target), None
 
 
-cross_entropy.defvjp(_cross_entropy, _d_cross_entropy)
-
-
 @metric("in_vocab_accuracy", of="tokens", higher_is_better=True)
 def in_vocab_accuracy(logits: Array, targets: Array) -> Mean:
     """The paper's: correct predictions other than OOV and EOS, among the words without EOS.
 
     An OOV target counts as a word, and is always wrong.
     """
-    correct = (jnp.argmax(logits, axis=-1) == targets) & (targets != _oov(logits))
+    correct = (_said(logits) == targets) & (targets != _oov(logits))
     return _over_tokens(correct, _is_word(targets))
 
 
@@ -68,15 +81,19 @@ def in_vocab_accuracy(logits: Array, targets: Array) -> Mean:
 def in_vocab_accuracy_fedjax(logits: Array, targets: Array) -> Mean:
     """FedJAX's: as the paper's, but the model must choose among the K words."""
     first, oov = FIRST_WORD, _oov(logits)
-    correct = jnp.argmax(logits[..., first:oov], axis=-1) + first == targets
+    correct = _said(logits[..., first:oov]) + first == targets
     return _over_tokens(correct, _is_word(targets))
 
 
 @metric("in_vocab_accuracy_tff", of="tokens", higher_is_better=True)
 def in_vocab_accuracy_tff(logits: Array, targets: Array) -> Mean:
     """TFF's: correct predictions among the words of the vocabulary, OOV targets left out too."""
-    correct = jnp.argmax(logits, axis=-1) == targets
+    correct = _said(logits) == targets
     return _over_tokens(correct, _is_word(targets) & (targets != _oov(logits)))
+
+
+def _said(logits: Array) -> Array:
+    return numpy_of(logits).argmax(logits, axis=-1)
 
 
 def _oov(logits: Array) -> int:
@@ -89,6 +106,6 @@ def _is_word(targets: Array) -> Array:
 
 
 def _over_tokens(values: Array, counted: Array) -> Mean:
-    weight = counted.astype(jnp.float32)
-    total = jnp.where(counted, values.astype(jnp.float32), 0)
+    weight = counted.astype(np.float32)
+    total = numpy_of(values).where(counted, values.astype(np.float32), 0)
     return Mean(total.sum(axis=-1), weight.sum(axis=-1))

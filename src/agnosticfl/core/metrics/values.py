@@ -3,10 +3,9 @@
 
 import math
 
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
+from agnosticfl.core.later import Array, numpy_of
 from agnosticfl.core.metrics.base import Mean, exact_metric, metric
 from agnosticfl.errors import check
 
@@ -14,13 +13,13 @@ from agnosticfl.errors import check
 @metric("mae", of="values", higher_is_better=False)
 def mae(values: Array, wanted: Array) -> Mean:
     """The mean absolute error, |ŷ − y|."""
-    return _mean(jnp.abs(values - wanted))
+    return _mean(abs(values - wanted))
 
 
 @metric("rmse", of="values", higher_is_better=False, finish=math.sqrt)
 def rmse(values: Array, wanted: Array) -> Mean:
     """The square root of the mean of (ŷ − y)²."""
-    return _mean(jnp.square(values - wanted))
+    return _mean(numpy_of(values).square(values - wanted))
 
 
 @exact_metric("r2", of="values", higher_is_better=True)
@@ -58,7 +57,7 @@ def c_index(values: np.ndarray, wanted: np.ndarray, weight: np.ndarray) -> float
 
 
 def _mean(errors: Array) -> Mean:
-    return Mean(errors, jnp.ones_like(errors))
+    return Mean(errors, numpy_of(errors).ones_like(errors))
 
 
 def _rank(numbers: np.ndarray) -> np.ndarray:

@@ -98,7 +98,9 @@ def client_app(
         if (kind := sum_kind(message)) != TRAINING:
             from agnosticfl.deploy.node.evaluate import judged
 
-            return judged(task.config, kind, t, model, own, below(arrays, "params."))
+            vectors, measured = judged(task.config, kind, t, model, own, below(arrays, "params."))
+            noted.update(measured)
+            return vectors
         call = Call(
             config=task.config,
             data=own.data,

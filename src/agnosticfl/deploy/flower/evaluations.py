@@ -10,6 +10,7 @@ from agnosticfl.core.channel import Channel, message_shapes
 from agnosticfl.core.contribution import ChannelState, Total, report_shapes
 from agnosticfl.core.evaluate import Evaluation
 from agnosticfl.core.federated import Splits
+from agnosticfl.core.ledger import Bytes
 from agnosticfl.core.model import Model, Params
 from agnosticfl.core.precision import model_in_precision
 from agnosticfl.core.tally import told
@@ -18,8 +19,8 @@ from agnosticfl.deploy.task import NO_PROGRESS, most_clients
 from agnosticfl.engines.reporters import Reporters
 from agnosticfl.runs.build import build_report_channel
 from agnosticfl.runs.config import Config
-from agnosticfl.runs.judging import Judge, build_tally_channel, check_judged
-from agnosticfl.runs.questions import Question
+from agnosticfl.runs.judging import Judge, build_tally_channel, bytes_asked, check_judged
+from agnosticfl.runs.questions import Question, num_looks
 
 
 class Way(NamedTuple):
@@ -53,14 +54,19 @@ def federated_judge(config: Config, model: Model, data: Splits, ask: Ask) -> Jud
             return known[asked.number]
         LOG.info("evaluation %d begins, on what clients keep for %s", asked.number, asked.split)
         total = ask(asked.number, params, way)
-        found = told(form, channel.decode((), total, key).total)
-        LOG.info("evaluation %d: %d examples", asked.number, sum(found.examples))
+        sent = bytes_asked(params, channel, form, config.clients_per_round)
+        if not asked.look and asked.number <= num_looks(config):
+            sent = Bytes(0, 0)  # it was asked before, as a look, and the sum was kept
+        found = told(form, channel.decode((), total, key).total)._replace(sent=sent)
+        fields = {"event": "evaluation", "number": asked.number, "examples": sum(found.examples)}
+        fields |= {"bytes_down": sent.down, "bytes_up": sent.up}
+        LOG.info("evaluation %(number)d: %(examples)d examples", fields)
         if not asked.look and not any(found.examples):
             raise NoProgress(
                 f"{NO_PROGRESS}: no sum came of evaluation {asked.number}, which no client answers"
                 " twice; the last model is in the run folder"
             )
-        known[asked.number] = found
+        known[asked.number] = found._replace(sent=None)  # once
         return found
 
     return judge

@@ -136,8 +136,9 @@ def say(
     attempt: Attempt, event: str, words: str, fields: Mapping[str, Any], level: int = logging.INFO
 ) -> None:
     """A line of the log whose fields are read, too (`seeing.keeping` says by whom and which)."""
-    own = {"event": event, "round": attempt.round, "attempt": attempt.number}
-    LOG.log(level, f"round %(round)d: {words}", {**own, **fields})
+    own = {"event": event, "round": attempt.round, "attempt": attempt.number, "kind": attempt.kind}
+    what = "round" if attempt.kind == TRAINING else attempt.kind
+    LOG.log(level, f"{what} %(round)d: {words}", {**own, **fields})
 
 
 def request(node: int, kind: str, content: RecordDict, seconds: float) -> Message:

@@ -217,6 +217,7 @@ def connected_once(settings: Settings, app: OwnApp, answers: Answers, waiting: W
             was_in = True
             waiting.reset()
             LOG.info("connected as node %d", connection.node)
+            _note_answer()
             return _ended(connection, app, settings, answers)
     except NotLetIn as error:  # its key is registered in these seconds, or the SuperLink restarts
         _say(waiting, f"{error}; it is tried again")

@@ -7,10 +7,8 @@ SETTINGS is a `Settings` as JSON, on the command line: nothing in it is secret.
 """
 
 import functools
-import logging
 import resource
 import ssl
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -25,11 +23,11 @@ from agnosticfl.deploy.gate.limits import Buckets
 from agnosticfl.deploy.gate.members import LOOK, Members
 from agnosticfl.deploy.gate.passage import Passage
 from agnosticfl.deploy.gate.refusals import Refusals
+from agnosticfl.deploy.gate.running import as_process, say, serve, web_server
 from agnosticfl.deploy.gate.settings import Settings, from_json
 from agnosticfl.deploy.node.kept import Version, versions
-from agnosticfl.errors import BadInput, one_line_errors
+from agnosticfl.errors import BadInput
 
-HEAD = 16 * 1024  # bytes of a request before its body
 SPARE = 64  # files beside connections
 
 
@@ -86,11 +84,6 @@ def superlink_client(settings: Settings) -> httpx.AsyncClient:
     )
 
 
-def say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 def configured(settings: Settings, superlink: httpx.AsyncClient) -> uvicorn.Config:
     """The gate as Uvicorn runs it."""
     limits, keys, refusals = settings.limits, Path(settings.keys), Refusals(say)
@@ -107,23 +100,8 @@ def configured(settings: Settings, superlink: httpx.AsyncClient) -> uvicorn.Conf
     )
     hall = Hall(desk, Certificate(keys).context, refusals)
     door: Any = functools.partial(Door, hall)
-    return uvicorn.Config(
-        passage,
-        host=settings.host,
-        port=settings.port,
-        loop="asyncio",
-        http=door,
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        h11_max_incomplete_event_size=HEAD,
-        timeout_keep_alive=max(1, int(limits.head_seconds)),
-        timeout_graceful_shutdown=2,
-        proxy_headers=False,  # what a stranger says of his address is not believed
-        server_header=False,
-        access_log=False,
-        log_config=None,
-    )
+    wait = max(1, int(limits.head_seconds))
+    return web_server(passage, settings.host, settings.port, http=door, timeout_keep_alive=wait)
 
 
 def allow_files(wanted: int) -> None:
@@ -137,12 +115,9 @@ def allow_files(wanted: int) -> None:
 def main(text: str) -> None:
     """Serves until a signal ends it."""
     settings = from_json(text)
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # warnings are what strangers cause
     allow_files(2 * settings.limits.connections + SPARE)
-    say(f"the gate is open on {settings.host}:{settings.port}")
-    uvicorn.Server(configured(settings, superlink_client(settings))).run()
+    serve(configured(settings, superlink_client(settings)), "the gate")
 
 
 if __name__ == "__main__":
-    with one_line_errors():
-        main(sys.argv[1])
+    as_process(main)

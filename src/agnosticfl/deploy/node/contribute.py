@@ -2,11 +2,12 @@
 """How a node answers a request for its work: from (w, α) to its part of the sum."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from agnosticfl.core.federated import FederatedData
+from agnosticfl.errors import check, require
 from agnosticfl.runs.config import Config
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def jax_client() -> Contribute:
 
     What was compiled is kept, as long as the same is asked of the same examples.
     """
+    require("jax", "a client whose client_app.py has no torch_client", "deploy")  # now, not later
     kept: dict[tuple[int, int], tuple[FederatedData, Config, Contribute]] = {}
 
     def contribute(call: Call) -> "ClientSum":
@@ -83,8 +85,18 @@ def _program(call: Call) -> Contribute:
 
 
 def answer(call: Call, sums: "ClientSum", state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A contribution as it goes through the channel of the run, whose state is `state`."""
-    import jax
+    """A contribution as it goes through the channel of the run, whose state is `state`.
+
+    One that was made in NumPy goes there without JAX, and becomes the same numbers.
+    """
+    if isinstance(sums.beta, np.ndarray) and call.config.dp is None:
+        place = Place(call.seed, call.round, call.client)
+        update = sums.weighted_delta
+        if isinstance(update, dict) and update.keys() == call.params.keys():
+            # By names, in the order in which the server has them: "layers.2" before "layers.10".
+            sums = sums._replace(weighted_delta=[update[name] for name in call.params])
+        return answer_in_numpy(call.config, place, sums, state, call.config.compress)
+    jax: Any = require("jax", "noise of a client that trains with PyTorch", "deploy")
 
     from agnosticfl.core import tree
     from agnosticfl.core.channel import ENCODE
@@ -95,3 +107,34 @@ def answer(call: Call, sums: "ClientSum", state: Mapping[str, np.ndarray]) -> di
     channel = build_channel(call.config, None)(jax.eval_shape(lambda: sums))
     key = jax.random.fold_in(client_key(call.seed, call.round, call.client), ENCODE)
     return wire.pack(channel.encode(tree.from_named(state, channel.init()), sums, key))
+
+
+class Place(NamedTuple):
+    """What the random bits of a client's message follow from."""
+
+    seed: int
+    number: int  # of the round, or of the question
+    client: int
+
+
+def answer_in_numpy(
+    config: Config,
+    place: Place,
+    sums: "ClientSum",
+    state: Mapping[str, np.ndarray],
+    compress: Mapping[str, Any] | None = None,
+) -> dict[str, np.ndarray]:
+    """The answer of a client that needs no JAX."""
+    from agnosticfl.channels import in_numpy
+    from agnosticfl.core import threefry
+    from agnosticfl.core.channel import ENCODE
+    from agnosticfl.deploy import wire
+    from agnosticfl.deploy.task import most_clients
+    from agnosticfl.runs.judging import bounds_of
+
+    check(config.dp is None, "dp: in NumPy there is no noise yet")
+    key = threefry.key(place.seed)
+    for number in (place.number, place.client, ENCODE):
+        key = threefry.fold_in(key, number)
+    secure = None if config.secure is None else (most_clients(config), bounds_of(config))
+    return wire.pack(in_numpy.sent(sums, state, key, secure=secure, compress=compress))

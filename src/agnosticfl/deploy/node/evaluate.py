@@ -9,25 +9,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import msgspec
 import numpy as np
 
+from agnosticfl.channels.in_numpy import usable
 from agnosticfl.core import tree
-from agnosticfl.core.channel import ENCODE
-from agnosticfl.core.contribution import report
+from agnosticfl.core.contribution import ClientSum
 from agnosticfl.core.evaluate import Evaluation, measurer
 from agnosticfl.core.federated import FederatedData
+from agnosticfl.core.later import jax
 from agnosticfl.core.model import Model
-from agnosticfl.core.precision import model_in_precision
-from agnosticfl.core.random import client_key
 from agnosticfl.core.tally import Form, Tally, form_of, tally, told
 from agnosticfl.deploy import wire
+from agnosticfl.deploy.node.contribute import Place, answer_in_numpy
 from agnosticfl.deploy.task import EVALUATION, REPORT, most_clients
 from agnosticfl.errors import check
 from agnosticfl.files import finite
 from agnosticfl.registry import MODELS
-from agnosticfl.runs.build import build_report_channel
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.judging import build_tally_channel
 from agnosticfl.runs.questions import num_questions, split_asked
@@ -69,8 +67,10 @@ def judged(
     model: Model | None,
     own: Any,
     params: dict[str, np.ndarray],
-) -> dict[str, np.ndarray]:
-    """A node's answer, packed; its operator sees the figures, in the log and in a file.
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """A node's answer, packed, and what its audit log says of it.
+
+    Its operator sees the figures, in the log and in a file.
 
     Args:
       model: in the place of the one that the task names.
@@ -89,7 +89,10 @@ def judged(
     LOG.info(in_words(asked, figures))
     if own.figures is not None:
         write_figures(own.figures, asked, figures)
-    return encoded(asked, figures)
+    found = figures.evaluation
+    others = {name: value for name, value in found.overall.items() if name != "loss"}
+    noted = {"examples": sum(found.examples), "loss": found.overall["loss"], "metrics": others}
+    return encoded(asked, figures), noted
 
 
 @functools.cache  # what is compiled for a model is found again by the model itself
@@ -99,6 +102,10 @@ def _named_model(table: bytes) -> Model:
 
 @functools.cache
 def _measuring(model: Model, precision: str) -> Model:
+    if model.eager:
+        return model
+    from agnosticfl.core.precision import model_in_precision  # here: it needs JAX
+
     return model_in_precision(model, precision)
 
 
@@ -108,23 +115,24 @@ def measure(asked: Asked) -> Figures:
     form = form_of(model, data if data is not None else next(iter(asked.kept.values())))
     own = form.zeros
     if data is not None and data.num_examples > 0:
-        shapes = jax.eval_shape(model.init, jax.random.key(0))
-        params = tree.from_named(asked.params, shapes)
+        params = asked.params
+        if not model.eager:
+            params = tree.from_named(params, jax.eval_shape(model.init, jax.random.key(0)))
         batch = asked.config.evaluation_batch_size
         own = tally(form, measurer(model, data, batch)(params))
     return Figures(own, told(form, own), form)
 
 
 def encoded(asked: Asked, figures: Figures) -> dict[str, np.ndarray]:
-    """The same as it goes through the channel of the run."""
-    key = jax.random.fold_in(client_key(asked.seed, asked.number, asked.client), ENCODE)
+    """The same as it goes through the channel of the run; nothing of it is rounded at random."""
     if asked.kind == REPORT:
         loss, count = figures.own.means["loss"].astype(np.float32)
-        own = report(jax.numpy.asarray(loss), jax.numpy.asarray(count))
-        channel = build_report_channel(asked.config, asked.config.clients_per_round)(own)
-        return wire.pack(channel.encode(channel.init(), own, key))
+        none = np.zeros((), np.float32)
+        place = Place(asked.seed, asked.number, asked.client)
+        own = usable(ClientSum({}, none, loss, count, none))  # type: ignore[arg-type]
+        return answer_in_numpy(asked.config, place, own, {})
     channel = build_tally_channel(asked.config, figures.form, most_clients(asked.config))
-    return wire.pack(channel.encode((), figures.own, key))
+    return wire.pack(channel.encode((), figures.own, None))  # type: ignore[arg-type]
 
 
 def in_words(asked: Asked, figures: Figures) -> str:

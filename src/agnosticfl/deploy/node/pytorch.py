@@ -13,16 +13,16 @@ The parameters have the names that the module gives them, so a module of another
 same names and shapes can take part in the same federation.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from agnosticfl.channels.in_numpy import usable
 from agnosticfl.core import tree
-from agnosticfl.core.algorithm1 import contribution
 from agnosticfl.core.contribution import ClientSum
+from agnosticfl.core.later import Array, jax, jnp
 from agnosticfl.core.metrics import Outputs
 from agnosticfl.core.model import Examples, Model, Params, label, no_metrics, with_forward
 from agnosticfl.core.random import example_order, random_bits
@@ -88,9 +88,10 @@ def torch_client(
             steps.zero_grad()
             (weight / divisor @ losses(rows)).backward()
             steps.step()
-        trained = {name: jnp.asarray(array) for name, array in named_arrays(module).items()}
-        before = {name: jnp.asarray(call.params[name]) for name in trained}
-        return contribution(before, trained, *(jnp.asarray(x.numpy()) for x in (beta, loss, count)))
+        sums: Any = [np.asarray(x.numpy()) for x in (beta, loss, count)]
+        trained = named_arrays(module)
+        delta = {n: np.asarray(sums[0] * (call.params[n] - w)) for n, w in trained.items()}
+        return usable(ClientSum(delta, *sums, np.zeros((), np.float32)))  # type: ignore[arg-type]
 
     return contribute
 
@@ -102,10 +103,10 @@ def torch_model(
     *,
     forward: Forward | None = None,
     outputs: Outputs = "labels",
-    wanted: Callable[[Examples], jax.Array] = label,
+    wanted: Callable[[Examples], Array] = label,
     metrics: Sequence[str] = (),
 ) -> Model:
-    """The same module as a model that the server can start from and evaluate with.
+    """The same module as a model that the server can start from, and who evaluates it.
 
     Args:
       seed: of w_0.
@@ -121,19 +122,19 @@ def torch_model(
 
     def init(key: Any) -> Params:
         del key  # w_0 is the module's own
-        return {name: jnp.asarray(array) for name, array in first.items()}
+        return {name: array.copy() for name, array in first.items()}
 
     def loss(params: Params, examples: Examples, key: Any) -> Any:
         check(key is None, "a PyTorch model is trained by its clients, not by this program")
         return _evaluated(create, per_example_loss)(params, examples)
 
-    model = Model(init, loss, no_metrics)
+    model = Model(init, loss, no_metrics, eager=True)
     said = forward and _evaluated(create, forward)
     return with_forward(model, said, outputs, wanted, metrics)
 
 
-def _evaluated(create: Create, function: Forward) -> Callable[[Params, Examples], jax.Array]:
-    """`function` of a module in evaluation mode, as JAX can call it."""
+def _evaluated(create: Create, function: Forward) -> Callable[[Params, Examples], Any]:
+    """`function` of a module in evaluation mode; within a program of JAX, as that can call it."""
     torch = require("torch", "torch_model", "torch")
 
     def call(params: Any, examples: Any) -> np.ndarray:
@@ -142,7 +143,9 @@ def _evaluated(create: Create, function: Forward) -> Callable[[Params, Examples]
         with torch.no_grad():
             return function(module.eval(), tensors).float().numpy()
 
-    def traced(params: Params, examples: Examples) -> jax.Array:
+    def called(params: Params, examples: Examples) -> Any:
+        if not _traced([*params.values(), *examples.values()]):
+            return call(params, examples)
         # JAX must know the shape before: that of one example full of zeros, with as many rows.
         rows = len(next(iter(examples.values())))
         one = {name: np.zeros((1, *a.shape[1:]), a.dtype) for name, a in examples.items()}
@@ -150,7 +153,16 @@ def _evaluated(create: Create, function: Forward) -> Callable[[Params, Examples]
         result = jax.ShapeDtypeStruct((rows, *call(zeros, one).shape[1:]), jnp.float32)
         return jax.pure_callback(call, result, params, dict(examples))
 
-    return traced
+    return called
+
+
+def _traced(arrays: Iterable[Any]) -> bool:
+    """Whether JAX is just finding out what a program does."""
+    if "jax" not in sys.modules:
+        return False
+    from jax.core import Tracer
+
+    return any(isinstance(array, Tracer) for array in arrays)
 
 
 def named_arrays(module: Module) -> dict[str, np.ndarray]:

@@ -42,10 +42,11 @@ def chart(
 
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">',
-        *(_grid(value, y(value)) for value in (low, (low + high) / 2, high)),
+        *(_grid(value, y(value), high - low) for value in (low, (low + high) / 2, high)),
         f'<text x="{LEFT}" y="{HEIGHT - 6}">round {first}</text>',
-        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" class="end">{last}</text>',
     ]
+    if last > first:
+        parts.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" class="end">{last}</text>')
     # What stands out is drawn last.
     for line, name in sorted(zip(lines, classes, strict=True), key=lambda each: each[1] != PALE):
         known = zip(rounds, line, strict=True)
@@ -58,8 +59,10 @@ def chart(
     return "\n".join([*parts, "</svg>"])
 
 
-def _grid(value: float, height: float) -> str:
+def _grid(value: float, height: float, span: float) -> str:
+    """With as many digits as tell the lines apart."""
+    digits = max(3, math.ceil(math.log10(max(abs(value), span) / span)) + 2)
     return (
         f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}"/>'
-        f'<text x="{LEFT - 5}" y="{height + 4:.1f}" class="end">{value:.3g}</text>'
+        f'<text x="{LEFT - 5}" y="{height + 4:.1f}" class="end">{value:.{digits}g}</text>'
     )

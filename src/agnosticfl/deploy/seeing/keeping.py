@@ -4,11 +4,12 @@
 Lines of the log that are more than words have fields, `LOG.info("… %(round)d", {"event": …})`. The
 same fields make the status, so nothing is told twice and the rounds know of no status:
 
-    waiting     round, attempt, connected, needed    for enough clients
-    stage       round, attempt, stage, asked         messages are out
-    answers     the same, came, seconds              and their answers are in
-    lost        round, client, why                   a client that does not stay to the end
-    round       round, record                        is done
+    waiting     round, kind, attempt, connected, needed   for enough clients
+    stage       round, kind, attempt, stage, asked        messages are out
+    answers     the same, came, seconds                   and their answers are in
+    lost        round, client, why                        a client that does not stay to the end
+    evaluation  bytes_down, bytes_up                      by clients is done
+    round       round, record                             is done
 """
 
 import contextlib
@@ -38,10 +39,10 @@ from agnosticfl.deploy.seeing.status import (
     round_of,
     write,
 )
-from agnosticfl.deploy.task import FederatedTask
+from agnosticfl.deploy.task import TRAINING, FederatedTask
 from agnosticfl.errors import BadInput
 from agnosticfl.files import read_json
-from agnosticfl.runs.records import Record, read_records
+from agnosticfl.runs.records import Record, bytes_of, read_records
 from agnosticfl.runs.resolve import title
 
 SOON = 1.0  # seconds between two writings of what is not a step of the round
@@ -58,8 +59,8 @@ def begun(status: Status, records: Sequence[Record], now: float) -> Status:
         begun=now,
         done=rounds[-1].round if rounds else 0,
         history=functools.reduce(added, rounds, ()),
-        bytes_down=sum(record["bytes_down"] for record in records),
-        bytes_up=sum(record["bytes_up"] for record in records),
+        bytes_down=sum(bytes_of(record).down for record in records),
+        bytes_up=sum(bytes_of(record).up for record in records),
     )
 
 
@@ -72,21 +73,28 @@ def told(status: Status, fields: Fields, now: float) -> Status:
         case "stage":
             return _at(status, fields, now, fields["stage"], asked=fields["asked"])
         case "answers":
-            names = ("stage", "asked", "came", "seconds")
-            done = Stage(*(fields[name] for name in names))
+            names = ("asked", "came", "seconds")
+            what = f"{fields['stage']}{f', {status.asking}' * bool(status.asking)}"
+            done = Stage(what, *(fields[name] for name in names))
             return msgspec.structs.replace(status, so_far=(*status.so_far, done))
         case "lost":
             return _lost(status, fields, now)
+        case "evaluation":
+            done = msgspec.structs.replace(status, asking="", attempt=1, stage="")
+            return _sent(done, fields["bytes_down"], fields["bytes_up"])
         case "round":
-            return _done(status, fields["record"])
+            record = fields["record"]
+            return _sent(_done(status, record), record["bytes_down"], record["bytes_up"])
         case _:
             return status
 
 
 def _at(status: Status, fields: Fields, now: float, stage: str, asked: int) -> Status:
+    kind = fields.get("kind", TRAINING)
     return msgspec.structs.replace(
         status,
         phase=PLAYING,
+        asking="" if kind == TRAINING else f"{kind} {fields['round']}",
         attempt=fields["attempt"],
         stage=stage,
         stage_begun=now,
@@ -114,14 +122,19 @@ def _done(status: Status, record: Record) -> Status:
         status,
         phase=PLAYING,
         done=record["round"],
+        asking="",
         attempt=1,
         stage="",
         history=added(status.history, round_of(record)),
         stages=status.so_far,
         so_far=(),
-        bytes_down=status.bytes_down + record["bytes_down"],
-        bytes_up=status.bytes_up + record["bytes_up"],
         privacy=spent(Path(status.out)),
+    )
+
+
+def _sent(status: Status, down: int, up: int) -> Status:
+    return msgspec.structs.replace(
+        status, bytes_down=status.bytes_down + down, bytes_up=status.bytes_up + up
     )
 
 
@@ -163,7 +176,7 @@ class Keeper(logging.Handler):
             line = Line(record.created, record.getMessage()[:LONGEST])
             errors = (*self.status.errors, line)[-LINES:]
             self.status = msgspec.structs.replace(self.status, errors=errors)
-        step = fields.get("event") in ("waiting", "stage", "round")
+        step = fields.get("event") in ("waiting", "stage", "evaluation", "round")
         if self.status is not before and (step or time.monotonic() - self.written > SOON):
             self.keep()
 

@@ -13,9 +13,7 @@ import binascii
 import functools
 import hashlib
 import hmac
-import logging
 import os
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,12 +27,13 @@ from agnosticfl.deploy.gate.door import Door, Hall
 from agnosticfl.deploy.gate.limits import Buckets, Limits, neighbourhood
 from agnosticfl.deploy.gate.passage import Answer, Headers, Receive, Send
 from agnosticfl.deploy.gate.refusals import Refusals, Refused
-from agnosticfl.deploy.gate.serve import HEAD, Certificate, say
+from agnosticfl.deploy.gate.running import as_process, say, serve, web_server
+from agnosticfl.deploy.gate.serve import Certificate
 from agnosticfl.deploy.seeing.page import page, policy
 from agnosticfl.deploy.seeing.prometheus import TYPE, metrics
 from agnosticfl.deploy.seeing.settings import PageSettings, from_json, read_password
 from agnosticfl.deploy.seeing.status import View, view
-from agnosticfl.errors import BadInput, one_line_errors, quoted
+from agnosticfl.errors import BadInput, quoted
 
 # Somebody looks at it now and then: far less than clients ask of the gate.
 LIMITS = Limits(connections=64, address_connections=16, address_rate=10.0)
@@ -182,34 +181,14 @@ def configured(settings: PageSettings) -> uvicorn.Config:
         hall = Hall(desk, Certificate(Path(settings.keys)).context, refusals)
         http = functools.partial(Door, hall)
     app: Any = Page(settings, password, refusals, desk)
-    return uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        loop="asyncio",
-        http=http,
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        limit_concurrency=LIMITS.connections,
-        h11_max_incomplete_event_size=HEAD,
-        timeout_keep_alive=5,
-        timeout_graceful_shutdown=2,
-        proxy_headers=False,
-        server_header=False,
-        access_log=False,
-        log_config=None,
-    )
+    most = {"limit_concurrency": LIMITS.connections, "timeout_keep_alive": 5}
+    return web_server(app, settings.host, settings.port, http=http, **most)
 
 
 def main(text: str) -> None:
     """Serves until a signal ends it."""
-    settings = from_json(text)
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
-    say(f"the page is open on {settings.host}:{settings.port}")
-    uvicorn.Server(configured(settings)).run()
+    serve(configured(from_json(text)), "the page")
 
 
 if __name__ == "__main__":
-    with one_line_errors():
-        main(sys.argv[1])
+    as_process(main)

@@ -83,14 +83,15 @@ class Status(msgspec.Struct, frozen=True):
     begun: float = 0.0  # when this ServerApp started
     changed: float = 0.0  # when this was written
     done: int = 0  # rounds
-    attempt: int = 1  # at the round after them
+    asking: str = ""  # what clients are asked, if not to train: "evaluation 3"
+    attempt: int = 1  # at that, or at the round after them
     stage: str = ""  # under way
     stage_begun: float = 0.0
     asked: int = 0  # clients, in this stage
     history: tuple[Round, ...] = ()
     stages: tuple[Stage, ...] = ()  # of the last round that is done
     so_far: tuple[Stage, ...] = ()  # of the one under way
-    bytes_down: int = 0  # of all rounds
+    bytes_down: int = 0  # of all rounds and evaluations
     bytes_up: int = 0
     privacy: Privacy | None = None
     lost: tuple[Lost, ...] = ()  # the last ones
@@ -145,8 +146,11 @@ class View(msgspec.Struct, frozen=True):
             return "not running"
         if status is None or status.phase == STARTING:
             return "starting"
+        if status.done >= status.rounds and not status.asking:
+            return "all rounds are done; the models are judged"
+        what = status.asking or f"round {status.done + 1} of {status.rounds}"
         again = f", attempt {status.attempt}" if status.attempt > 1 else ""
-        return f"round {status.done + 1} of {status.rounds}{again}: {status.stage or 'begins'}"
+        return f"{what}{again}: {status.stage or 'begins'}"
 
 
 def write(folder: Path, name: str, value: Status | Server) -> None:

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client that trains with PyTorch needs no JAX, and nothing else that is not on its list."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from agnosticfl.core.contribution import ClientSum
+from agnosticfl.core.federated import from_arrays
+from agnosticfl.deploy.node.contribute import Call, answer
+from agnosticfl.runs.config import Config, as_table, from_table
+from agnosticfl.runs.resolve import resolve
+from tests.deploy.without_jax import (
+    ROOT,
+    blocked,
+    listed,
+    messages,
+    of_project,
+    on_the_way,
+    write_blocker,
+)
+
+pytest.importorskip("torch", reason="the extra 'torch' is not installed")
+
+SETS = (
+    ("evaluation_by=clients", "evaluation_share=0.5", "weights_follow=heldout"),
+    ("secure.name=simulate", "secure.examples=500"),
+)
+
+
+def configs() -> list[Config]:
+    table = {"name": "sgd", "learning_rate": 0.5}
+    base, secure = SETS
+    found = [resolve("toy", sets=list(sets)) for sets in (base, (*base, *secure))]
+    return [msgspec.structs.replace(c, client_optimizer=table, batch_size=9) for c in found]
+
+
+def in_a_process(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """What Python says where only that can be imported which such a client installs."""
+    path = os.pathsep.join([str(write_blocker(tmp_path / "nothing")), str(ROOT / "src"), str(ROOT)])
+    return subprocess.run(
+        [sys.executable, *words],
+        env={**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_the_list_is_a_part_of_what_the_project_needs():
+    """With the same versions; what is left away is what trains and draws in a simulation."""
+    needed = of_project("secure", "deploy", "torch")
+    assert listed().items() <= needed.items()
+    left_away = {"jax", "jaxlib", "optax", "flax", "orbax", "matplotlib", "tensorboard"}
+    assert left_away | {"safetensors"} == set(blocked())
+
+
+def test_its_messages_are_those_that_it_would_send_with_jax(tmp_path: Path):
+    expected = dict(messages(configs()))
+    script = (
+        "import json, sys\n"
+        "from agnosticfl.runs.config import from_table\n"
+        "from tests.deploy.without_jax import messages\n"
+        "tables = [from_table(table, 'here') for table in json.loads(sys.argv[1])]\n"
+        "print(json.dumps(dict(messages(tables))))\n"
+        "assert 'jax' not in sys.modules\n"
+    )
+    tables = json.dumps([as_table(config) for config in configs()])
+    done = in_a_process(tmp_path, "-c", script, tables)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.keys() == expected.keys()
+    assert {name.split()[2] for name in found} == {"float32", "float64", "int32"}
+    for name, vector in expected.items():
+        assert found[name] == vector, name
+    assert from_table(json.loads(tables)[1], "here") == configs()[1]
+
+
+def test_numbers_come_in_the_order_of_the_server_s_parameters():
+    """Which is not that of their names, where a model of JAX has a list of layers."""
+    names = ["layers.2", "layers.10", "bias"]
+    params = {name: np.full(2, number, np.float32) for number, name in enumerate(names)}
+    none, data = np.zeros(1, np.float32), from_arrays({"x": [0.0]}, [0], [0], ["a"])
+    call = Call(resolve("toy"), data, 0, 0, 1, params, none)
+    update = {name: params[name] for name in sorted(names)}
+    sums = ClientSum(update, np.zeros((), np.float32), none, none, np.zeros((), np.float32))  # type: ignore[arg-type]
+    assert answer(call, sums, {})["float32"][:6].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_an_app_that_trains_with_jax_says_at_once_that_it_needs_it(tmp_path: Path):
+    made = "from agnosticfl.deploy.flower.client_app import client_app; client_app('.')"
+    done = in_a_process(tmp_path, "-c", made)
+    line = "a client whose client_app.py has no torch_client needs jax: pip install 'agnosticfl"
+    assert f"BadInput: {line}" in done.stderr
+
+
+def test_all_that_is_on_its_way_can_be_imported(tmp_path: Path):
+    modules = list(on_the_way())
+    assert {f"agnosticfl.{name}" for name in ("cli.deploy", "deploy.flower.warm")} <= set(modules)
+    script = f"import importlib, sys\nfor name in {modules!r}:\n    importlib.import_module(name)\n"
+    done = in_a_process(tmp_path, "-c", script + "assert 'jax' not in sys.modules\n")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["jax", "flax.linen", "orbax.checkpoint"])
+def test_the_test_itself_can_fail(tmp_path: Path, name: str):
+    done = in_a_process(tmp_path, "-c", f"import {name}")
+    assert "is not to be had here" in done.stderr
