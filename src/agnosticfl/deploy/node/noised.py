@@ -7,11 +7,10 @@ seed of the run has no part in it, and nothing is used twice.
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agnosticfl.channels.dp.noise import Scale
 from agnosticfl.core import tree
 from agnosticfl.core.channel import Channel
 from agnosticfl.deploy import wire
@@ -20,10 +19,13 @@ from agnosticfl.privacy.discrete import discrete_gaussian
 from agnosticfl.privacy.entropy import Bits, from_system
 from agnosticfl.secagg.messages import Refused
 
+if TYPE_CHECKING:
+    from agnosticfl.channels.dp.noise import Scale  # its module needs JAX
+
 LOG = logging.getLogger("flwr")
 
 
-def with_noise(message: Any, scale: Scale, bits: Bits = from_system) -> dict[str, np.ndarray]:
+def with_noise(message: Any, scale: "Scale", bits: Bits = from_system) -> dict[str, np.ndarray]:
     """Whole numbers, packed, with this client's share of the noise, modulo 2^32.
 
     What the accounting rests on is looked at here once more, whatever made the numbers: a vector
