@@ -15,11 +15,9 @@ from agnosticfl.data.store import open_store
 from agnosticfl.deploy import accepted
 from agnosticfl.deploy.agree import terms_of
 from agnosticfl.deploy.app import PACKAGE
-from agnosticfl.deploy.flower.audited import ledger_of
 from agnosticfl.deploy.flower.secure_answers import own_member
 from agnosticfl.deploy.node import eligibility
 from agnosticfl.deploy.node.examples import held_domains
-from agnosticfl.deploy.node.ledger import FILE as LEDGER
 from agnosticfl.deploy.node.reach import Finding, reach
 from agnosticfl.deploy.roster import Roster, read_roster
 from agnosticfl.deploy.schema import check_schema, schema_of
@@ -151,8 +149,11 @@ def _roster(joiner: Joiner, task: FederatedTask, rosters: list[Roster]) -> str:
 
 
 def _privacy(joiner: Joiner, task: FederatedTask) -> str:
+    from agnosticfl.deploy.flower.audited import ledger_of
+    from agnosticfl.deploy.node.ledger import FILE
+
     most = joiner.most_epsilon
-    node = {"ledger": joiner.state / LEDGER, **({} if most is None else {"most-epsilon": most})}
+    node = {"ledger": joiner.state / FILE, **({} if most is None else {"most-epsilon": most})}
     ledger = ledger_of(task, node)
     assert ledger is not None
     reason = ledger.unwilling()
