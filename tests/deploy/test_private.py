@@ -19,7 +19,7 @@ from agnosticfl.deploy.check import Joiner
 from agnosticfl.deploy.check import _privacy as check_privacy
 from agnosticfl.deploy.flower import audited, federation
 from agnosticfl.deploy.flower.federation import LOG, NoProgress
-from agnosticfl.deploy.node.ledger import FILE as LEDGER
+from agnosticfl.deploy.node.allowance import LEDGER
 from agnosticfl.deploy.node.ledger import Ledger, read
 from agnosticfl.deploy.node.noised import with_noise
 from agnosticfl.deploy.private import (

@@ -386,8 +386,8 @@ def client(
     from agnosticfl.deploy import accepted
     from agnosticfl.deploy.app import PACKAGE
     from agnosticfl.deploy.flower.secure_answers import own_member
-    from agnosticfl.deploy.node import eligibility, ledger
-    from agnosticfl.deploy.node.allowance import ROUNDS
+    from agnosticfl.deploy.node import eligibility
+    from agnosticfl.deploy.node.allowance import LEDGER, ROUNDS
     from agnosticfl.deploy.node.audit import FILE as AUDIT
     from agnosticfl.deploy.node.examples import held_domains
     from agnosticfl.deploy.supervise import children as processes
@@ -415,7 +415,7 @@ def client(
     check(log.parent.is_dir(), f"--audit is {log}, and there is no folder {log.parent}")
     check(most_rounds >= 0, f"--most-rounds is {most_rounds}; it must be at least 0")
     config |= {"audit": str(log), "most-rounds": most_rounds, "rounds": str(link.home / ROUNDS)}
-    config |= {"ledger": str(link.home / ledger.FILE)}
+    config |= {"ledger": str(link.home / LEDGER)}
     config |= {} if most_epsilon is None else {"most-epsilon": str(most_epsilon)}
     config |= {} if consent is None else {"consent": str(consent.resolve())}
     if roster is not None:

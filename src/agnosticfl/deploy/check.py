@@ -150,10 +150,10 @@ def _roster(joiner: Joiner, task: FederatedTask, rosters: list[Roster]) -> str:
 
 def _privacy(joiner: Joiner, task: FederatedTask) -> str:
     from agnosticfl.deploy.flower.audited import ledger_of
-    from agnosticfl.deploy.node.ledger import FILE
+    from agnosticfl.deploy.node.allowance import LEDGER
 
     most = joiner.most_epsilon
-    node = {"ledger": joiner.state / FILE, **({} if most is None else {"most-epsilon": most})}
+    node = {"ledger": joiner.state / LEDGER, **({} if most is None else {"most-epsilon": most})}
     ledger = ledger_of(task, node)
     assert ledger is not None
     reason = ledger.unwilling()

@@ -11,6 +11,7 @@ from agnosticfl.errors import BadInput, check
 from agnosticfl.files import write_json
 
 ROUNDS = "rounds.json"  # in a client's state folder
+LEDGER = "privacy.json"  # likewise: what it has spent of its privacy
 
 
 class Allowance(NamedTuple):

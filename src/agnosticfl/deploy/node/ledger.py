@@ -17,7 +17,6 @@ from agnosticfl.errors import BadInput, check
 from agnosticfl.files import write_bytes
 from agnosticfl.privacy.accounting import concentrated_epsilon
 
-FILE = "privacy.json"  # in a client's state folder
 ENOUGH = 1e-9  # of ε: by how much adding up may be off
 
 

@@ -17,8 +17,8 @@ from agnosticfl.deploy.keys import (
     make_signing_key,
     read_verify_key,
 )
+from agnosticfl.deploy.node.allowance import LEDGER
 from agnosticfl.deploy.node.examples import domains_dealt
-from agnosticfl.deploy.node.ledger import FILE as LEDGER
 from agnosticfl.deploy.roster import first_roster, write_roster
 from agnosticfl.deploy.supervise import children as processes
 from agnosticfl.deploy.supervise.children import Child
