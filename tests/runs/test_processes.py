@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -194,3 +195,26 @@ def test_only_what_the_network_says_counts_as_a_loss():
     assert BROKEN.search("UNKNOWN: Gloo all-reduce failed: Connection reset by peer")
     assert not BROKEN.search("shapes (3,) and (4,) do not match")
     assert jax.process_count() == 1
+
+
+def test_a_process_alone_starts_its_device_in_a_thread(monkeypatch: pytest.MonkeyPatch):
+    """Several processes must join each other first."""
+    started: list[str] = []
+
+    def devices() -> None:
+        started.append(threading.current_thread().name)
+        raise RuntimeError("no device")  # said when the run asks for it, and not here
+
+    complaints: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", complaints.append)
+    monkeypatch.setattr(jax, "devices", devices)
+    processes.start_device_ahead("host:1", 2, 0)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    processes.start_device_ahead()
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    processes.start_device_ahead(None, None, None)
+    for thread in threading.enumerate():
+        if thread.name == "agnosticfl-device":
+            thread.join()
+    assert started == ["agnosticfl-device"]
+    assert complaints == []

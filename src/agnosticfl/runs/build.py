@@ -21,7 +21,7 @@ from agnosticfl.core.channel import ChannelBuilder, plain
 from agnosticfl.core.cohorts import SamplerBuilder
 from agnosticfl.core.contribution import contribution_shapes, report_shapes
 from agnosticfl.core.evaluate import metric_readings
-from agnosticfl.core.federated import FederatedData, Splits, digest_of, main_domain
+from agnosticfl.core.federated import FederatedData, Splits, main_domain
 from agnosticfl.core.metrics import Reading
 from agnosticfl.core.model import Model, Need
 from agnosticfl.core.precision import model_in_precision
@@ -46,6 +46,8 @@ from agnosticfl.runs.judging import Judge, own_parts, simulated_judge
 from agnosticfl.runs.looks import Looks, build_looks
 from agnosticfl.runs.optimizers import build_optimizer
 from agnosticfl.runs.resolve import find_method, given_options
+from agnosticfl.runs.shared import Shared
+from agnosticfl.spans import span
 
 # What training clients decided -> how, and the private way to get it.
 LEARNT = {
@@ -72,18 +74,26 @@ class Built(NamedTuple):
     secrets: Secrets | None = None  # of a private run
 
 
-def build(config: Config, lanes: int | None = None, tuner: Tuner | None = None) -> Built:
+def build(
+    config: Config,
+    lanes: int | None = None,
+    tuner: Tuner | None = None,
+    shared: Shared | None = None,
+) -> Built:
     """Builds data, model and algorithm; every value that is not allowed is refused here.
 
     Args:
       lanes: what was found for this run before, where the configuration does not say.
       tuner: how to find it otherwise; by a rule if None.
+      shared: what runs before it were built from, and this one can be.
     """
+    shared = shared or Shared()
     if config.dp is not None:
         tuner = None  # how fast a cohort is tells how many examples it has
-    model: Model = MODELS.build(config.model, "model")  # first: data may take a while
-    data: Splits = SOURCES.build(config.data, "data")
-    return assemble(config, model, data, build_engine(config, lanes, tuner))
+    with span("opening"):
+        model: Model = shared.made(MODELS.build, config.model, "model")  # first: data takes longer
+        data: Splits = shared.made(SOURCES.build, config.data, "data")
+    return assemble(config, model, data, build_engine(config, lanes, tuner, shared), shared=shared)
 
 
 def assemble(
@@ -95,6 +105,7 @@ def assemble(
     judge: Judge | None = None,
     reports: Reporters | None = None,
     channel: ChannelBuilder | None = None,
+    shared: Shared | None = None,
 ) -> Built:
     """The same for a model, data and an engine that are there already.
 
@@ -103,10 +114,12 @@ def assemble(
       reports: the same for the losses of what they hold out.
       rates_in_state: tables whose learning_rate is data of the server's state; see `runs.rates`.
       channel: in the place of the one that the configuration names.
+      shared: what other runs were built from; `data` is then kept as long as that.
     """
+    shared = shared or Shared()
     check_features(model, data, config.model["name"])
     # A checksum of private data would tell whoever guesses the data that she is right.
-    digest = None if config.dp is not None else digest_of(data)
+    digest = None if config.dp is not None else shared.digest(data)
     measuring = model_in_precision(model, config.precision)
     server_test = None
     if config.evaluation_by == "clients":
@@ -123,7 +136,7 @@ def assemble(
     looks = build_looks(config, data, readings, [*model.exact])
 
     def steps(key: str) -> optax.GradientTransformation:
-        return build_optimizer(getattr(config, key), key, key in rates_in_state)
+        return shared.made(build_optimizer, getattr(config, key), key, key in rates_in_state)
 
     parts = Parts(
         model,
@@ -132,7 +145,9 @@ def assemble(
         batch_size=config.batch_size,
         client_optimizer=steps("client_optimizer"),
         server_optimizer=steps("server_optimizer"),
-        weight_rule=weights.from_table(config.weight_rule, "weight_rule" in rates_in_state),
+        weight_rule=shared.made(
+            weights.from_table, config.weight_rule, "weight_rule" in rates_in_state
+        ),
         window_size=config.window_size,
         epochs=config.epochs,
         local_steps=config.local_steps,
@@ -182,11 +197,14 @@ def model_shapes(model: Model) -> dict[str, str]:
     return tree.shapes(jax.eval_shape(model.init, jax.random.key(0)))
 
 
-def build_engine(config: Config, lanes: int | None, tuner: Tuner | None) -> EngineBuilder:
+def build_engine(
+    config: Config, lanes: int | None, tuner: Tuner | None, shared: Shared | None = None
+) -> EngineBuilder:
     """The engine, with as many lanes and devices as the configuration wants."""
     engine: Any = ENGINES.get(config.engine)
     number = lanes if config.lanes is None else config.lanes
     wanted = {"lanes": number, "devices": config.devices, "tuner": tuner}
+    wanted |= {} if shared is None else {"pool": shared.pool}
     taken = options_of(engine, skipped=4)
     for key, value in {"lanes": config.lanes, "devices": config.devices}.items():
         check(
