@@ -11,10 +11,9 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 
-from agnosticfl.core.federated import FederatedData, only_rows
+from agnosticfl.core.federated import FederatedData
 from agnosticfl.data.source import Feature, Rows, Source
 from agnosticfl.data.store import write_store
 from agnosticfl.deploy import check
@@ -31,7 +30,6 @@ from agnosticfl.deploy.node.examples import dealt_to
 from agnosticfl.deploy.node.reach import Finding, Waiting, reach
 from agnosticfl.deploy.roster import read_roster
 from agnosticfl.deploy.served import FILE, heard, unlike, write_served
-from agnosticfl.deploy.supervise.local import make_members
 from agnosticfl.deploy.task import FederatedTask
 from agnosticfl.errors import BadInput
 from agnosticfl.runs.build import build
@@ -250,11 +248,9 @@ class Client:
         )
 
 
-def store(path: Path, data: FederatedData, test: FederatedData | None = None) -> None:
+def store(path: Path, data: FederatedData) -> None:
     def rows() -> Iterator[Rows]:
-        for split, part in {"train": data, "test": test}.items():
-            if part is not None:
-                yield Rows(split, ["ann"] * len(part.domain), part.domain, part.examples)
+        yield Rows("train", ["ann"] * len(data.domain), data.domain, data.examples)
 
     write_store(Source("toy", "none", data.domains, {"x": Feature("float32", ())}, rows), path)
 
@@ -301,30 +297,6 @@ def test_a_client_that_has_everything_is_ready(
     assert found["store"].said.startswith(f"{examples} examples of ")
     assert read_roster(client.roster).serial == 1
     assert not (client.place / "accepted.roster").exists()  # nothing is written
-
-
-def test_examples_to_measure_with_are_looked_at_too(
-    served: Callable[..., dict[str, Finding]], tmp_path: Path
-):
-    """As by `deploy client`: those of a domain that the roster does not state are refused."""
-    config = msgspec.structs.replace(
-        secure_toy().config, evaluation_by="clients", evaluation_share=0.0
-    )
-    write_app(tmp_path / "app", secure_toy()._replace(config=config))
-    data = dealt_to(build(toy().config).data.train, 0, 3)
-    number = int(data.domain.max())
-    store(
-        tmp_path / "store",
-        only_rows(data, data.domain != number),
-        only_rows(data, data.domain == number),
-    )
-    keys = [tmp_path / f"{name}.key" for name in ("ann", "bob", "cleo")]
-    name = toy().domains[number]
-    stated = [[domain for domain in toy().domains if domain != name]] * len(keys)
-    make_members(keys, stated, tmp_path / "roster")
-    places = {name: tmp_path / name for name in ("app", "roster")}
-    found = served(**places, data=tmp_path / "store", key=keys[0])
-    assert f"this client has examples of domain {name!r}" in found["roster"].said
 
 
 def test_each_thing_that_is_wrong_is_named(
