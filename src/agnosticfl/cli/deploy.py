@@ -381,15 +381,14 @@ def client(
     which is tried out first. With a roster it answers in secure rounds only; it says what changed
     in it since it was last accepted.
     """
-    from agnosticfl.core.keeping import KEPT
     from agnosticfl.data.store import open_store
     from agnosticfl.deploy import accepted
     from agnosticfl.deploy.app import PACKAGE
-    from agnosticfl.deploy.flower.secure_answers import own_member
+    from agnosticfl.deploy.flower.secure_answers import member_settings, own_member
     from agnosticfl.deploy.node import eligibility
     from agnosticfl.deploy.node.allowance import LEDGER, ROUNDS
     from agnosticfl.deploy.node.audit import FILE as AUDIT
-    from agnosticfl.deploy.node.examples import held_domains
+    from agnosticfl.deploy.node.examples import used_domains
     from agnosticfl.deploy.supervise import children as processes
     from agnosticfl.deploy.supervise.trial import check_flower
     from agnosticfl.deploy.task import FIGURES, check_program, read_task
@@ -422,15 +421,10 @@ def client(
         own = link.home / accepted.FILE  # what is worked with: `roster` may change at any time
         for line in accepted.accept(roster, own, new_roster):
             typer.echo(line)
-        config |= {"roster": str(own), "roster-file": str(roster.resolve())}
-        config |= {"signing-key": str(sign.resolve())}
-        config |= {"fewest": fewest, "dishonest": dishonest, "alone": alone}
+        config |= member_settings(own, key, fewest, dishonest, alone)
+        config |= {"roster-file": str(roster.resolve())}
         config |= {"memory": str(link.home / "secure.memory")}
-        splits, settings = open_store(data).splits, agreed.config
-        keeps = settings.evaluation_by == "clients" and settings.evaluation_share == 0
-        used = [name for name in ("train", *(KEPT if keeps else ())) if name in splits]
-        held = {domain for name in used for domain in held_domains(splits[name])}
-        own_member(agreed, config, sorted(held))
+        own_member(agreed, config, used_domains(open_store(data).splits, agreed.config))
     command = processes.client_command(
         link, key.resolve(), app.resolve(), config, supernode=supernode, longest=poll
     )

@@ -15,9 +15,9 @@ from agnosticfl.data.store import open_store
 from agnosticfl.deploy import accepted
 from agnosticfl.deploy.agree import terms_of
 from agnosticfl.deploy.app import PACKAGE
-from agnosticfl.deploy.flower.secure_answers import own_member
+from agnosticfl.deploy.flower.secure_answers import member_settings, own_member
 from agnosticfl.deploy.node import eligibility
-from agnosticfl.deploy.node.examples import held_domains
+from agnosticfl.deploy.node.examples import held_domains, used_domains
 from agnosticfl.deploy.node.reach import Finding, reach
 from agnosticfl.deploy.roster import Roster, read_roster
 from agnosticfl.deploy.schema import check_schema, schema_of
@@ -136,14 +136,8 @@ def _roster(joiner: Joiner, task: FederatedTask, rosters: list[Roster]) -> str:
     before = joiner.state / accepted.FILE
     if before.exists():
         accepted.check_follows(read_roster(before), roster, str(joiner.roster))
-    node = {
-        "roster": str(joiner.roster),
-        "signing-key": str(joiner.key.with_suffix(".sign")),
-        "fewest": joiner.fewest,
-        "dishonest": joiner.dishonest,
-        "alone": joiner.alone,
-    }
-    held = held_domains(open_store(joiner.data).splits["train"])
+    node = member_settings(joiner.roster, joiner.key, joiner.fewest, joiner.dishonest, joiner.alone)
+    held = used_domains(open_store(joiner.data).splits, task.config)
     name = roster.members[own_member(task, node, held).place].name
     return f"number {roster.serial} of {roster.federation}, in which this client is {name}"
 
