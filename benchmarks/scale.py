@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What growing costs: ten times the clients, more devices, a process that starts again.
 
-    python benchmarks/scale.py [cohorts] [devices] [startup] [--rounds 3] [--json OUT]
+    python benchmarks/scale.py [cohorts] [devices] [startup] [cards] [--rounds 3] [--json OUT]
 
 Every figure comes from a process of its own. `cohorts`: the keyboard model (CIFG) with 50 and 500
 clients a round; peak memory is the process's on a CPU, the device's on an accelerator. `devices`:
 the same model with 1 to 8 simulated CPU devices, which share the machine's cores: they cannot be
 faster than one, so beside the seconds stands the share of the steps that the busiest device has,
 which is what real devices would take. `startup`: from the start of `agnosticfl run` to its first
-round, without and with what an earlier run compiled.
+round, without and with what an earlier run compiled. `cards` measures nothing: it reckons what
+rounds would take on 1 to 8 H200s, from what they took on one (`reckoned`).
 """
 
 import argparse
@@ -20,20 +21,28 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import optax
+from bare import federated
+from workloads import make
 
 from agnosticfl import agnostic_fedavg, from_arrays
+from agnosticfl.core import tree
+from agnosticfl.core.model import Model
+from agnosticfl.core.work import ClientWork
 from agnosticfl.engines import lanes_engine
+from agnosticfl.engines.helpers import plan
 from agnosticfl.methods.base import Algorithm
-from agnosticfl.models import cifg
+from agnosticfl.models import cifg, cnn, lstm
 from agnosticfl.runs.records import read_records
 
 CLIENTS, LARGEST, WORDS, LENGTH, BATCH = 1000, 8, 10_000, 20, 8
+KEY = jax.random.key(0)
 LANES = 4  # of the cohorts' comparison on a CPU: memory is about lanes × |W| there too
 
 
@@ -168,7 +177,75 @@ def _device() -> str:
     return f"{os.cpu_count()} cores, {jax.devices()[0].device_kind}"
 
 
-MEASURES = {"cohorts": cohorts, "devices": devices, "startup": startup}
+class OneCard(NamedTuple):
+    """What a round took on one H200 in bf16 (docs/performance.md)."""
+
+    seconds: float
+    loss_pass: float  # of these seconds
+    lanes: int
+    model: Callable[[], Model]
+
+
+# The toy's rounds come in blocks on one device, whatever there is beside it.
+ONE_CARD = {
+    "emnist": OneCard(7.8e-3, 1.4e-3, 5, cnn),
+    "stackoverflow": OneCard(59e-3, 9.5e-3, 25, lstm),
+}
+OVERHEAD = 10.0  # of a step, in steps of one lane: an LSTM's with 5 and with 25 lanes on one H200
+LINK = 450e9  # bytes per second and direction between two H200s of one machine, by its maker
+START = 20e-6  # seconds until a sum over devices is under way, a guess on the safe side
+CARDS = (1, 2, 4, 8)
+
+
+def cards(_: int) -> list[dict[str, Any]]:
+    return [reckoned(task, number) for task in ONE_CARD for number in CARDS]
+
+
+def reckoned(task: str, number: int) -> dict[str, Any]:
+    """A round on so many cards: each takes its part of both passes, then one sum over |W|.
+
+    The training pass takes S · (r + L) of what one card's took, S the steps of the busiest card, L
+    its lanes, r the overhead of a step; the loss pass is divided evenly; the sum sends
+    2 (n − 1) / n · |W| over every card's link, there and back in a ring.
+    """
+    workload, one = make(task, 0), ONE_CARD[task]
+    data, size = federated(workload), tree.size(jax.eval_shape(one.model().init, KEY))
+    work = ClientWork(one.model(), optax.sgd(0.1), 2, workload.hparams["batch_size"])
+
+    def training(parts: int, lanes: int) -> float:
+        planner = plan.make_planner(work, data, workload.round_clients, 0, parts)
+        busiest = 0
+        for t in range(1, plan.FIRST_ROUNDS + 1):
+            clients = plan.parted(planner, t, parts)
+            sizes = np.where(clients == plan.NOBODY, 0, data.sizes_of(np.maximum(clients, 0)))
+            load = plan.longest_first(plan.local_steps(planner, sizes), lanes)[2]
+            busiest += int(load.max())
+        return busiest / plan.FIRST_ROUNDS * (OVERHEAD + lanes)
+
+    clients = -(-workload.clients_per_round // number)
+    lanes = one.lanes if number == 1 else min(-(-clients // 2), one.lanes)
+    share = training(number, lanes) / training(1, one.lanes)
+    sent = 2 * (number - 1) / number * 4 * size
+    sum_s = 0.0 if number == 1 else START + sent / LINK
+    parts = {
+        "training_s": (one.seconds - one.loss_pass) * share,
+        "loss_pass_s": one.loss_pass / number,
+        "sum_over_cards_s": sum_s,
+    }
+    total = sum(parts.values())
+    return {
+        "task": task,
+        "cards": number,
+        "clients_of_a_card": clients,
+        "lanes": lanes,
+        "mb_over_each_link": sent / 1e6,
+        **parts,
+        "s_per_round": total,
+        "times_one_card": one.seconds / total,
+    }
+
+
+MEASURES = {"cohorts": cohorts, "devices": devices, "startup": startup, "cards": cards}
 ONE = {"cohort": one_cohort, "device": one_device}
 
 

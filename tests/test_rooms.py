@@ -18,7 +18,7 @@ TESTS = Path(__file__).parent
 
 # A room may import those on the levels below its own, and nothing else.
 LEVELS = (
-    ("errors", "files"),
+    ("errors", "files", "spans"),
     ("options",),
     ("registry",),
     ("privacy",),
@@ -111,6 +111,10 @@ def test_modules_do_not_import_each_other_in_a_circle():
         ("agnosticfl.runs.config", ("jax", "pyarrow")),
         ("agnosticfl.deploy.flower.client_app", ("jax",)),
         ("agnosticfl.cli.commands", ("jax", "flwr", "pyarrow")),
+        (
+            "agnosticfl.cli.console, agnosticfl.report, agnosticfl.runs.compare",
+            ("flax", "matplotlib", "orbax", "tensorboard", "pyarrow", "flwr", "scipy"),
+        ),
     ],
 )
 def test_modules_load_without_libraries_that_they_do_not_need(

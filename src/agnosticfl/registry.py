@@ -111,12 +111,13 @@ class Registry:
         yield from importlib.metadata.entry_points(group=self.group)
 
     def _import_file(self, name: str) -> None:
-        """A file that is called as its entry is found without loading its siblings."""
-        module = f"{self.room}.{name.replace('-', '_')}"
-        is_package = hasattr(importlib.import_module(self.room), "__path__")
-        can_be = is_package and module.rpartition(".")[2].isidentifier()
-        if can_be and importlib.util.find_spec(module) is not None:
-            importlib.import_module(module)
+        """A file that is called as its entry, or has its line, is found without its siblings."""
+        room = importlib.import_module(self.room)
+        modules = [m.name for m in pkgutil.iter_modules(getattr(room, "__path__", ()))]
+        called = name.replace("-", "_")
+        for module in [called] if called in modules else modules:
+            if module == called or f'.add("{name}")' in _source(f"{self.room}.{module}"):
+                importlib.import_module(f"{self.room}.{module}")
 
     def _import_room(self) -> None:
         if self._complete:
@@ -126,6 +127,12 @@ class Registry:
             if not found.ispkg:
                 importlib.import_module(f"{self.room}.{found.name}")
         self._complete = True
+
+
+def _source(module: str) -> str:
+    """The text of a module that need not be loaded; nothing if it has none."""
+    loader: Any = getattr(importlib.util.find_spec(module), "loader", None)
+    return (loader.get_source(module) if hasattr(loader, "get_source") else None) or ""
 
 
 def imported(name: str, what: str) -> Any:

@@ -17,7 +17,8 @@ from agnosticfl.core import sampling
 from agnosticfl.core.federated import Splits, from_arrays
 from agnosticfl.core.work import ClientWork
 from agnosticfl.engines import lanes_engine
-from agnosticfl.engines.helpers.tuning import Seconds, fastest, stopwatch
+from agnosticfl.engines.helpers import plan
+from agnosticfl.engines.helpers.tuning import Seconds, fastest, may_be_fastest, stopwatch
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import Stopped, run
@@ -39,6 +40,34 @@ def test_the_stopwatch_measures_once_and_remembers(tmp_path: Path):
     stopwatch(memory)("another case", [1, 4], seconds)
     stopwatch()("a case", [1, 4], seconds)
     assert asked == [1, 4, 9, 1, 4, 1, 4]
+
+
+def test_only_what_cannot_be_reckoned_is_worth_a_measurement():
+    """A step of overhead r with L lanes costs r + L; fewer lanes take more steps."""
+
+    def costs(steps: dict[int, int]) -> dict[int, Callable[[float], float]]:
+        return {n: lambda r, n=n, s=s: s * (r + n) for n, s in steps.items()}
+
+    # r = 2: 175, 154, 216; r = 20: 805, 550, 540, where 5 lanes are 2 % slower.
+    assert may_be_fastest(costs({3: 35, 5: 22, 10: 18})) == [5]
+    assert may_be_fastest(costs({13: 26, 25: 14})) == [25]  # r = 2: 390, 378; r = 20: 858, 630
+    # r = 2: 180, 216; r = 20: 720, 540: a fifth one way, a third the other.
+    assert may_be_fastest(costs({4: 30, 10: 18})) == [4, 10]
+    # The same, and one that is between them and never the best.
+    assert may_be_fastest(costs({4: 30, 7: 24, 10: 18})) == [4, 10]
+
+
+def test_the_steps_of_the_first_rounds_are_those_of_their_layouts():
+    data, sampler = random_federated(1), sampling.uniform(6, 5, 0)
+    planner = plan.make_planner(
+        ClientWork(quadratic(), optax.sgd(0.1), 3, batch_size=2), data, sampler, 0
+    )
+    rounds = range(1, plan.FIRST_ROUNDS + 1)
+    layouts = plan.layouts(planner, plan.plans(planner, rounds), 3, 1)
+    steps = plan.first_steps(planner, 3, 1)
+    assert steps.wide == layouts.wide.sum()
+    assert steps.wide + steps.late == layouts.steps.sum()
+    assert plan.first_steps(planner, 3, 3) == (layouts.steps.sum(), 0)
 
 
 def test_lanes_are_timed_for_a_model_that_is_not_tiny():

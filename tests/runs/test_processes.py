@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -46,6 +47,26 @@ with processes.joined(*json.loads(sys.argv[1])):
         state = algorithm.init()
         for t in range(1, 4):
             state, _ = algorithm.round(state, algorithm.cohort(t))
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+        digest = hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
+        params = [v for leaf in jax.tree.leaves(state.params) for v in np.ravel(leaf).tolist()]
+        print(json.dumps([jax.process_count(), digest, params]))
+"""
+
+# Prints, for each kind of noise, a hash of the state after four private rounds and its parameters.
+PRIVATE = """
+import hashlib, json, sys
+import jax, numpy as np
+from agnosticfl.runs import processes
+from agnosticfl.runs.build import build
+from agnosticfl.runs.resolve import resolve
+
+with processes.joined(*json.loads(sys.argv[1])):
+    for sets in json.loads(sys.argv[2]):
+        built = build(resolve("synthetic-points", "afa", None, 0, 4, sets))
+        state = built.algorithm.init()
+        for t in range(1, 5):
+            state, _ = built.algorithm.round(state, built.algorithm.cohort(t))
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
         digest = hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
         params = [v for leaf in jax.tree.leaves(state.params) for v in np.ravel(leaf).tolist()]
@@ -114,6 +135,33 @@ def test_every_process_has_the_same_bits_and_one_process_the_same_numbers(
     assert [json.loads(line)[0] for line in one] == [2, 2, 2]
     for line, expected in zip(one, single, strict=True):
         np.testing.assert_allclose(json.loads(line)[2], json.loads(expected)[2], rtol=1e-5)
+
+
+def test_processes_of_a_private_run_draw_the_same_noise(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+):
+    """Noise is drawn on the host of each process, but from one secret: all have the same sums."""
+    pytest.importorskip("dp_accounting")
+    pytest.importorskip("jax_privacy")
+    small = ["clients_per_round=8", "data.clients=60", "data.examples=5", "evaluation_every=0"]
+    own = ["dp.epsilon=8", "dp.delta=1e-4", 'dp.public=["test", "heldout"]']
+    kinds = [
+        [*small, *own],  # noise of the operating system
+        [*small, *own, "dp.test_seed=1"],
+        [*small, *own, "dp.test_seed=1", 'dp.noise="banded"'],
+        [*small, *own, "dp.test_seed=1", 'dp.mode="distributed"'],
+    ]
+    address = f"127.0.0.1:{free_port()}"
+    each = [[sys.executable, "-c", PRIVATE, json.dumps([address, 2, i])] for i in (0, 1)]
+    one, other = outputs([start([*words, json.dumps(kinds)]) for words in each])
+    monkeypatch.setattr(sys, "argv", ["", json.dumps([None, None, None]), json.dumps(kinds)])
+    single = printed_by(PRIVATE, Path.cwd()).splitlines()
+    assert one == other
+    assert [json.loads(line)[0] for line in one] == [2] * len(kinds)
+    params, expected = ([json.loads(line)[2] for line in lines] for lines in (one, single))
+    assert np.abs(np.subtract(params[0], expected[0])).max() > 1e-3  # another secret
+    for some, alone in zip(params[1:], expected[1:], strict=True):
+        np.testing.assert_allclose(some, alone, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("launcher", ["SLURM", "Open MPI"])
@@ -194,3 +242,26 @@ def test_only_what_the_network_says_counts_as_a_loss():
     assert BROKEN.search("UNKNOWN: Gloo all-reduce failed: Connection reset by peer")
     assert not BROKEN.search("shapes (3,) and (4,) do not match")
     assert jax.process_count() == 1
+
+
+def test_a_process_alone_starts_its_device_in_a_thread(monkeypatch: pytest.MonkeyPatch):
+    """Several processes must join each other first."""
+    started: list[str] = []
+
+    def devices() -> None:
+        started.append(threading.current_thread().name)
+        raise RuntimeError("no device")  # said when the run asks for it, and not here
+
+    complaints: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", complaints.append)
+    monkeypatch.setattr(jax, "devices", devices)
+    processes.start_device_ahead("host:1", 2, 0)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    processes.start_device_ahead()
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    processes.start_device_ahead(None, None, None)
+    for thread in threading.enumerate():
+        if thread.name == "agnosticfl-device":
+            thread.join()
+    assert started == ["agnosticfl-device"]
+    assert complaints == []

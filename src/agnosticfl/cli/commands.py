@@ -11,6 +11,7 @@ import typer
 from agnosticfl import __version__
 from agnosticfl.cli.arguments import (
     Algorithm,
+    Dp,
     Out,
     Resume,
     Rounds,
@@ -19,12 +20,14 @@ from agnosticfl.cli.arguments import (
     Target,
     Task,
     Which,
+    keys_of,
 )
 from agnosticfl.cli.data import data_app
 from agnosticfl.cli.deploy import deploy_app
 from agnosticfl.cli.model import add_commands
 from agnosticfl.cli.plain import Program
 from agnosticfl.errors import check, choose, one_line_errors
+from agnosticfl.spans import span
 
 if TYPE_CHECKING:
     from agnosticfl.runs.config import Config
@@ -36,13 +39,6 @@ app = Program(
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
 
-Dp = Annotated[
-    str | None,
-    typer.Option(
-        metavar="epsilon=8,delta=1e-6[,…]",
-        help="Differential privacy: short for --set dp.epsilon=8 --set dp.delta=1e-6 …",
-    ),
-]
 Compress = Annotated[
     str | None,
     typer.Option(metavar="bits=8", help="Smaller uploads: short for --set compress.bits=8."),
@@ -97,9 +93,11 @@ def run(
     Several processes, on one machine or many, train together if each is started with the same
     command but for --process-id, or by SLURM's srun or Open MPI's mpirun. Process 0 writes.
     """
+    from agnosticfl.runs import processes
+
+    processes.start_device_ahead(coordinator, num_processes, process_id)
     from agnosticfl import report
     from agnosticfl.cli.console import fail_if_diverged, print_report, stop_on_signals, watched_run
-    from agnosticfl.runs import processes
     from agnosticfl.runs.cache import cache_folder
     from agnosticfl.runs.compare import run_folder
     from agnosticfl.runs.resolve import has_effect, resolve
@@ -117,7 +115,8 @@ def run(
     with together, stop_on_signals() as should_stop:
         summary = watched_run(config, folder, should_stop=should_stop, **options)
         if processes.is_first():
-            print_report(report.write_report([folder], folder, which), folder)
+            with span("report"):
+                print_report(report.write_report([folder], folder, which), folder)
     fail_if_diverged([summary])
 
 
@@ -147,6 +146,9 @@ def compare(
     cache: Cache = True,
 ) -> None:
     """Run algorithms on the same seeds and print the paper's table."""
+    from agnosticfl.runs import processes
+
+    processes.start_device_ahead()
     from agnosticfl import report
     from agnosticfl.cli.console import (
         fail_if_diverged,
@@ -156,19 +158,23 @@ def compare(
         watched_run,
     )
     from agnosticfl.runs import compare as comparison
+    from agnosticfl.runs.build import build
     from agnosticfl.runs.cache import cache_folder
     from agnosticfl.runs.resolve import resolve
+    from agnosticfl.runs.shared import Shared
 
     check(not (resume and overwrite), "--resume and --overwrite: give one of them")
     settings = _settings(sets, secure, dp, compress, precision)
     _check_which(which, resolve(task, "fedavg", sets=settings))
     folder = out or Path("runs") / f"compare-{Path(task).stem}"
+    make_built = functools.partial(build, shared=Shared())
     with stop_on_signals() as should_stop:
         summaries = comparison.compare(
             task,
             folder,
             functools.partial(
                 watched_run,
+                make_built=make_built,
                 resume=resume,
                 overwrite=overwrite,
                 track=track or (),
@@ -181,8 +187,10 @@ def compare(
             rounds=rounds,
             sets=settings,
             say=messages,
+            make_built=make_built,
         )
-    print_report(report.write_report([folder], folder, which), folder)
+    with span("report"):
+        print_report(report.write_report([folder], folder, which), folder)
     fail_if_diverged(summaries)
 
 
@@ -432,9 +440,7 @@ def _settings(
     """What the command line changes of the task; `a=1,b=2` are keys of one table."""
     values = {"secure.name": secure, "precision": precision}
     named = [f"{key}={value}" for key, value in values.items() if value]
-    tables = {"dp": dp, "compress": compress}
-    keys = [f"{table}.{key}" for table, text in tables.items() if text for key in text.split(",")]
-    return [*(sets or ()), *named, *keys]
+    return [*(sets or ()), *named, *keys_of("dp", dp), *keys_of("compress", compress)]
 
 
 def _version(wanted: bool) -> None:

@@ -3,14 +3,16 @@
 
 import contextlib
 import functools
+import importlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -19,14 +21,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from agnosticfl.engines.helpers.tuning import stopwatch
 from agnosticfl.report import Comparison, short_help, tables
 from agnosticfl.report.terminal import terminal
-from agnosticfl.report.tuned import search_table
 from agnosticfl.runs import processes
 from agnosticfl.runs.cache import remember_compilations
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.records import Record
 from agnosticfl.runs.resolve import title
 from agnosticfl.runs.run import Stopped, run
-from agnosticfl.runs.tune import Found, Watch, in_sentences
+
+if TYPE_CHECKING:
+    from agnosticfl.runs.tune import Found, Watch
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal to draw a bar on
 
@@ -61,8 +64,10 @@ def watched_run(
 
 
 @contextlib.contextmanager
-def watch_search(cache: Path | None, should_stop: Callable[[], bool]) -> Generator[Watch]:
+def watch_search(cache: Path | None, should_stop: Callable[[], bool]) -> "Generator[Watch]":
     """Shows the trials of a search and, within them, the rounds of the one that runs."""
+    from agnosticfl.runs.tune import Watch
+
     remember_compilations(cache)
     tuner = stopwatch(None if cache is None else cache / "lanes.json")
     console = Console(stderr=True)
@@ -87,8 +92,11 @@ def watch_search(cache: Path | None, should_stop: Callable[[], bool]) -> Generat
         yield Watch(on_trial, on_round, say, should_stop, tuner)
 
 
-def print_search(found: Sequence[Found], task: Path, seeds: int, looks: int) -> None:
+def print_search(found: "Sequence[Found]", task: Path, seeds: int, looks: int) -> None:
     """A table for each method, what to make of it, and where the task is that has it."""
+    from agnosticfl.report.tuned import search_table
+    from agnosticfl.runs.tune import in_sentences
+
     console = Console(width=None if sys.stdout.isatty() else 160)
     for each in found:
         console.print(terminal(search_table(each, seeds, looks), console.width))
@@ -109,6 +117,13 @@ def fail_if_diverged(summaries: Sequence[dict[str, Any]]) -> None:
 def _nothing(_: Any) -> None: ...
 
 
+@functools.cache
+def _load_plots() -> None:
+    """What draws is loaded by a thread while the rounds go on: a report will want it."""
+    plots = ("agnosticfl.report.plots",)
+    threading.Thread(target=importlib.import_module, args=plots, name="agnosticfl-plots").start()
+
+
 @contextlib.contextmanager
 def watch(config: Config, silent: bool = False) -> Generator[Callable[[Record], None]]:
     """Shows rounds, rounds/s, the worst domain's loss and λ while the block runs."""
@@ -117,21 +132,24 @@ def watch(config: Config, silent: bool = False) -> Generator[Callable[[Record], 
         return
     name = f"{config.task} {title(config)} seed {config.seed}"
     console = Console(stderr=True)
+    on_terminal = console.is_terminal  # once: the system takes longer to say so than a round
     shown = time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn())
     columns = (*columns, TimeRemainingColumn(), TextColumn("{task.fields[state]}"))
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, disable=not on_terminal) as progress:
         bar = progress.add_task(name, total=config.rounds, state="compiling")
         first: tuple[int, float] | None = None  # round and time: compilation does not count
 
         def on_round(record: Record) -> None:
             nonlocal first, shown
             now = time.monotonic()
+            if first is None:
+                _load_plots()
             first = first or (record["round"], now)
             rate = (record["round"] - first[0]) / max(now - first[1], 1e-9)
             state = f"{rate:.1f} rounds/s  {_state(record)}"
             progress.update(bar, completed=record["round"], state=state)
-            if not console.is_terminal and now - shown > PLAIN_SECONDS:
+            if not on_terminal and now - shown > PLAIN_SECONDS:
                 messages(f"{name}: round {record['round']} of {config.rounds}  {state}")
                 shown = now
 

@@ -36,6 +36,7 @@ def in_precision(function: Callable[P, R], precision: str) -> Callable[P, R]:
     return wrapped
 
 
+@functools.lru_cache(16)  # the same model again is no other one: what was compiled for it serves
 def model_in_precision(model: Model, precision: str) -> Model:
     """`model` as evaluation calls it; what is no program of JAX stays as it is."""
     if model.eager:

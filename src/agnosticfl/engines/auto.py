@@ -10,6 +10,7 @@ from agnosticfl.core.model import Model
 from agnosticfl.core.sampling import Sampler
 from agnosticfl.core.work import ClientWork
 from agnosticfl.engines.base import Engine
+from agnosticfl.engines.helpers.feed import MakePool
 from agnosticfl.engines.helpers.tuning import Tuner
 from agnosticfl.engines.lanes import lanes_engine
 from agnosticfl.engines.steps import steps_engine
@@ -26,16 +27,19 @@ def auto_engine(
     lanes: int | None = None,
     devices: int | None = None,
     tuner: Tuner | None = None,
+    pool: MakePool | None = None,
 ) -> Engine[Any]:
     """`steps` for a model with a convolution on a CPU, `lanes` for everything else.
 
     A rule and no measurement: a run that is resumed must not come to another choice. A number of
-    `lanes` asks for lanes in any case; `devices` and `tuner` are as for `lanes_engine`.
+    `lanes` asks for lanes in any case; `devices`, `tuner` and `pool` are as for `lanes_engine`.
     """
     on_cpu = lanes is None and jax.default_backend() == "cpu"
     if on_cpu and has_convolution(work.model, data):
-        return steps_engine(work, data, sampler, seed)
-    return lanes_engine(work, data, sampler, seed, lanes=lanes, devices=devices, tuner=tuner)
+        return steps_engine(work, data, sampler, seed, pool=pool)
+    return lanes_engine(
+        work, data, sampler, seed, lanes=lanes, devices=devices, tuner=tuner, pool=pool
+    )
 
 
 def has_convolution(model: Model, data: FederatedData) -> bool:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an engine is: a way to obtain a round's sum over clients."""
 
+import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -18,6 +19,7 @@ from agnosticfl.errors import check
 
 C = TypeVar("C")  # a cohort, as one engine lays it out: what its clients bring to a round
 F = TypeVar("F", bound=Callable[..., Any])
+PROGRAMS = 16  # of each kind are kept
 
 # (state, cohort) -> the next state, and whatever else the round gives (an algorithm: its info)
 Round: TypeAlias = Callable[[ServerState, Any], tuple[Any, ...]]
@@ -53,20 +55,45 @@ def compiled(function: F, **options: Any) -> F:
     return jax.jit(function, compiler_options=on_card if nvidia else None, **options)  # type: ignore[return-value]
 
 
+def remembered(make: F) -> F:
+    """`make`, of which the last few results are kept.
+
+    The same model, optimizers, rule and channel give the same program: another seed of a run needs
+    no second trace. What cannot be told from other things, for want of a hash, is made anew.
+    """
+    kept = functools.lru_cache(PROGRAMS)(make)
+
+    @functools.wraps(make)
+    def get(*parts: Any) -> Any:
+        try:
+            hash(parts)
+        except TypeError:
+            return make(*parts)
+        return kept(*parts)
+
+    return get  # type: ignore[return-value]
+
+
 def compile_block(
     blocks: Blocks[C], round: Round
 ) -> Callable[[ServerState], tuple[ServerState, RoundInfo]]:
     """A compiled loop over rounds: state -> each round's state and info, both stacked, [R, …]."""
 
+    block = _block_program(blocks.cohort, round)
+    return lambda state: block(state, blocks.cohorts(int(state.round) + 1))
+
+
+@remembered
+def _block_program(cohort: Callable[[PyTree, PyTree], C], round: Round) -> Callable[..., Any]:
     @compiled
     def block(state: ServerState, stacked: Stacked) -> Any:
         def one_round(state: ServerState, own: PyTree) -> tuple[Any, Any]:
-            state, info = round(state, blocks.cohort(stacked.shared, own))
+            state, info = round(state, cohort(stacked.shared, own))
             return state, (state, info)
 
         return jax.lax.scan(one_round, state, stacked.each)[1]
 
-    return lambda state: block(state, blocks.cohorts(int(state.round) + 1))
+    return block
 
 
 def paired(one: Blocks[C], other: Blocks[Any]) -> Blocks[tuple[C, Any]]:
@@ -114,7 +141,7 @@ def check_one_process(name: str) -> None:
 class EngineBuilder(Protocol):
     """Makes an engine from a client's work, the data, who takes part, and the seed.
 
-    An engine that takes `lanes`, `devices` and `tuner` by name is given what the run says of them.
+    An engine that takes `lanes`, `devices`, `tuner` or `pool` by name is given those of the run.
     """
 
     def __call__(

@@ -26,16 +26,17 @@ from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.random import client_key, step_key
 from agnosticfl.core.sampling import Sampler
 from agnosticfl.core.work import ClientWork, local_start
-from agnosticfl.engines.base import Blocks, Engine, Stacked, as_it_is, compiled
+from agnosticfl.engines.base import Blocks, Engine, Stacked, as_it_is, compiled, remembered
 from agnosticfl.engines.helpers import feed, plan, shards
 from agnosticfl.engines.helpers.batches import LocalStep, batch_at, local_step_at
-from agnosticfl.engines.helpers.feed import Pool
+from agnosticfl.engines.helpers.feed import MakePool, Pool
 from agnosticfl.engines.helpers.losses import ClientStats, client_stats, with_weights
 from agnosticfl.engines.helpers.plan import Layout, Plan, Planner
 from agnosticfl.engines.helpers.summing import as_one_sum, client_by_client
-from agnosticfl.engines.helpers.tuning import Tuner, fastest
+from agnosticfl.engines.helpers.tuning import Tuner, fastest, may_be_fastest
 from agnosticfl.errors import check
 from agnosticfl.registry import ENGINES
+from agnosticfl.spans import span
 
 TINY = 4096  # numbers of a model that trains faster than it is called
 MOST_TINY_LANES = 64  # for such a model,
@@ -70,6 +71,7 @@ def lanes_engine(
     lanes: int | None = None,
     devices: int | None = None,
     tuner: Tuner | None = None,
+    pool: MakePool | None = None,
 ) -> Engine[LaneCohort]:
     """An engine with lanes on one or more devices, which share each cohort.
 
@@ -77,6 +79,7 @@ def lanes_engine(
       lanes: L, the lanes of each device; if None as `tuner` finds, or else as suit the model.
       devices: how many of each process; all if None (one for a tiny model, which they would slow).
       tuner: how to find the fastest number of lanes.
+      pool: how all examples come onto a device, where they fit.
     """
     check(lanes is None or lanes >= 1, f"number of lanes is {lanes}; it must be at least 1")
     size = tree.size(jax.eval_shape(work.model.init, jax.random.key(0)))
@@ -85,21 +88,27 @@ def lanes_engine(
     clients = len(planner.largest)
     choices: dict[str, Any] = {"engine": "lanes", "devices": mesh.size}
     number = min(lanes or suitable_lanes(size, clients), clients)
-    if lanes is None and tuner is not None and len(candidates := tried_lanes(size, clients)) > 1:
+    candidates = [number]
+    if lanes is None and tuner is not None:
+        candidates = worth_timing(planner, mesh.size, tried_lanes(size, clients))
+        number = min(candidates[0], clients)
+    if tuner is not None and len(candidates) > 1:
         seconds_of = functools.partial(training_seconds, work, planner, mesh.size)
-        choices["seconds"] = tuner(_case(work, planner), candidates, seconds_of)
+        with span("finding the lanes"):
+            choices["seconds"] = tuner(_case(work, planner), candidates, seconds_of)
         number = shards.of_first_process(fastest(choices["seconds"]))
     width = Width(number, number if size <= TINY else plan.narrow_lanes(planner, number, mesh.size))
-    make = on_one_device if mesh.size == 1 else functools.partial(on_devices, mesh)
+    alone = functools.partial(on_one_device, pool or feed.on_device)
+    make = alone if mesh.size == 1 else functools.partial(on_devices, mesh)
     return make(work, planner, size, width)._replace(choices={**choices, **width._asdict()})
 
 
 def on_one_device(
-    work: ClientWork, planner: Planner, size: int, width: Width
+    make_pool: MakePool, work: ClientWork, planner: Planner, size: int, width: Width
 ) -> Engine[LaneCohort]:
     """An engine with so many lanes on the default device, for a model of `size` numbers."""
     data = planner.data
-    pool = jax.device_put(feed.whole(data)) if feed.fits(data) else None
+    pool = make_pool(data) if feed.fits(data) else None
     room = plan.usual_examples(planner) if pool is None else 0
 
     def packed(t: int) -> LaneCohort:
@@ -109,15 +118,15 @@ def on_one_device(
             LaneCohort(*feed.placed(data, pool, tree.row(stacked, 0), room), layout)
         )
 
-    summed = sum_over(work, width.narrow)
     if size > TINY:
         # Compiled by itself it is the same program for every weight rule and server optimizer.
-        return Engine(feed.prefetched(packed), compiled(summed), compile=as_it_is)
+        summed = compiled_sum(work, width.narrow)
+        return Engine(feed.prefetched(packed), summed, compile=as_it_is)
     rounds = min(MOST_ROUNDS, BLOCK_EXAMPLES // plan.most_examples(planner))
     blocks = None
     if pool is not None and rounds > 1:
         blocks = in_blocks(planner, pool, width, rounds)
-    return Engine(feed.prefetched(packed), summed, blocks=blocks)
+    return Engine(feed.prefetched(packed), sum_over(work, width.narrow), blocks=blocks)
 
 
 def on_devices(
@@ -142,6 +151,7 @@ def on_devices(
     return Engine(feed.prefetched(packed), total, compile=shards.compile_on(mesh))
 
 
+@remembered
 def sum_over(work: ClientWork, narrow: int) -> SumOverClients[LaneCohort]:
     """Both passes over a cohort, or over the part of it that one device has."""
 
@@ -150,6 +160,12 @@ def sum_over(work: ClientWork, narrow: int) -> SumOverClients[LaneCohort]:
         return train(work, sent, packed, stats, narrow)
 
     return sum_over_clients
+
+
+@remembered
+def compiled_sum(work: ClientWork, narrow: int) -> SumOverClients[LaneCohort]:
+    """The same, compiled."""
+    return compiled(sum_over(work, narrow))
 
 
 def suitable_lanes(size: int, clients: int) -> int:
@@ -170,6 +186,23 @@ def tried_lanes(size: int, clients: int) -> list[int]:
     on_cpu = jax.default_backend() == "cpu"
     numbers = (1, 4) if on_cpu else (-(-clients // share) for share in (4, 2, 1))
     return sorted({min(number, clients, MOST_LANES) for number in numbers})
+
+
+def worth_timing(planner: Planner, parts: int, numbers: list[int]) -> list[int]:
+    """Those of `numbers` that only a measurement can tell apart.
+
+    On an accelerator a step takes the time of its kernels' starts and of its lanes' work, so that
+    the steps of the first rounds tell most of it. A CPU's time is not so simple.
+    """
+    if jax.default_backend() == "cpu" or len(numbers) == 1:
+        return numbers
+
+    def cost(lanes: int) -> Callable[[float], float]:
+        narrow = plan.narrow_lanes(planner, lanes, parts)
+        steps = plan.first_steps(planner, lanes, narrow, parts)
+        return lambda r: steps.wide * (r + lanes) + steps.late * (r + narrow)
+
+    return may_be_fastest({number: cost(number) for number in numbers})
 
 
 def training_seconds(work: ClientWork, planner: Planner, parts: int, number: int) -> float:
@@ -218,9 +251,11 @@ def in_blocks(planner: Planner, pool: Pool, width: Width, rounds: int) -> Blocks
         layouts = plan.layouts(planner, cohorts, *width)
         return Stacked(pool, jax.device_put((feed.for_device(cohorts), layouts)))
 
-    return Blocks(
-        rounds, feed.prefetched(packed, rounds), lambda shared, own: LaneCohort(shared, *own)
-    )
+    return Blocks(rounds, feed.prefetched(packed, rounds), _lane_cohort)
+
+
+def _lane_cohort(shared: Pool, own: tuple[Plan, Layout]) -> LaneCohort:
+    return LaneCohort(shared, *own)
 
 
 def train(

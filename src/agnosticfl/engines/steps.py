@@ -5,6 +5,7 @@ XLA's CPU convolution runs about twenty times slower inside a compiled loop than
 step of such a model takes far longer than a call does.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,16 +16,16 @@ from jax import Array
 from agnosticfl.core import tree
 from agnosticfl.core.algorithm1 import contribution, local_step
 from agnosticfl.core.channel import sent_by_client, summand_zeros
-from agnosticfl.core.contribution import Broadcast, Total, contribution_shapes
+from agnosticfl.core.contribution import Broadcast, SumOverClients, Total, contribution_shapes
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.model import Params
 from agnosticfl.core.random import client_key, step_key
 from agnosticfl.core.sampling import Sampler
 from agnosticfl.core.work import ClientWork, local_start
-from agnosticfl.engines.base import Engine, as_it_is
+from agnosticfl.engines.base import Engine, as_it_is, remembered
 from agnosticfl.engines.helpers import feed, plan, shards
 from agnosticfl.engines.helpers.batches import batch_at, local_step_at
-from agnosticfl.engines.helpers.feed import Pool
+from agnosticfl.engines.helpers.feed import MakePool, Pool
 from agnosticfl.engines.helpers.losses import (
     ClientStats,
     loss_by_steps,
@@ -44,31 +45,16 @@ class StepCohort(NamedTuple):
     local_steps: list[int]  # [c]
 
 
-@ENGINES.add("steps")
-def steps_engine(
-    work: ClientWork, data: FederatedData, sampler: Sampler, seed: int
-) -> Engine[StepCohort]:
-    """An engine whose loops are Python's and whose steps are compiled, each once.
+class Programs(NamedTuple):
+    """What the host calls, each compiled by itself."""
 
-    Several processes share each cohort; each works on one device.
-    """
-    mesh = shards.mesh_of(1)
-    planner = plan.make_planner(work, data, sampler, seed, mesh.size)
-    pool = jax.device_put(feed.whole(data)) if feed.fits(data) else None
-    room = plan.usual_examples(planner, mesh.size) if pool is None else 0
-    together = shards.over_processes(mesh) if mesh.size > 1 else None
-    measure = loss_by_steps(work.model, work.num_domains)
-    finish = jax.jit(with_weights)
-    shapes = contribution_shapes(work.model, work.num_domains)
+    measure: Callable[..., Array]  # the loss pass
+    finish: Callable[..., ClientStats]
+    step: Callable[..., tuple[Params, Any]]
+    add: Callable[..., Any]
 
-    def fed(t: int) -> StepCohort:
-        own = plan.parted(planner, t, mesh.size)[[jax.process_index()]]
-        cohort = tree.row(plan.plans_of(planner, np.array([t]), own), 0)
-        local_steps = plan.local_steps(planner, np.diff(cohort.offsets)[own[0] != plan.NOBODY])
-        batches = int(num_loss_batches(cohort))
-        examples, cohort = jax.device_put(feed.placed(data, pool, cohort, room))
-        return StepCohort(examples, cohort, batches, local_steps.tolist())
 
+def _programs(work: ClientWork) -> Programs:
     @jax.jit
     def step(
         trained: tuple[Params, Any],
@@ -96,6 +82,18 @@ def steps_engine(
         key = client_key(cohort.seed, cohort.round, cohort.clients[slot])
         return tree.add(total, sent_by_client(work.channel, sent.channel_state, more, key))
 
+    measure = loss_by_steps(work.model, work.num_domains)
+    return Programs(measure, jax.jit(with_weights), step, add)
+
+
+@remembered
+def sum_by_steps(
+    work: ClientWork, together: Callable[[Total], Total] | None
+) -> SumOverClients[StepCohort]:
+    """Both passes over a cohort, or over a part of it, which is put `together` with the others."""
+    measure, finish, step, add = _programs(work)
+    shapes = contribution_shapes(work.model, work.num_domains)
+
     def sum_over_clients(sent: Broadcast, fed: StepCohort) -> Total:
         params, alpha = sent.params, sent.alpha
         pool, cohort, loss_batches, local_steps = fed
@@ -109,9 +107,39 @@ def steps_engine(
             total = add(total, sent, trained[0], stats, cohort, slot)
         return total if together is None else together(total)
 
+    return sum_over_clients
+
+
+@ENGINES.add("steps")
+def steps_engine(
+    work: ClientWork,
+    data: FederatedData,
+    sampler: Sampler,
+    seed: int,
+    *,
+    pool: MakePool | None = None,
+) -> Engine[StepCohort]:
+    """An engine whose loops are Python's and whose steps are compiled, each once.
+
+    Several processes share each cohort; each works on one device. `pool` is as for `lanes_engine`.
+    """
+    mesh = shards.mesh_of(1)
+    planner = plan.make_planner(work, data, sampler, seed, mesh.size)
+    everybody = (pool or feed.on_device)(data) if feed.fits(data) else None
+    room = plan.usual_examples(planner, mesh.size) if everybody is None else 0
+    together = shards.over_processes(mesh) if mesh.size > 1 else None
+
+    def fed(t: int) -> StepCohort:
+        own = plan.parted(planner, t, mesh.size)[[jax.process_index()]]
+        cohort = tree.row(plan.plans_of(planner, np.array([t]), own), 0)
+        local_steps = plan.local_steps(planner, np.diff(cohort.offsets)[own[0] != plan.NOBODY])
+        batches = int(num_loss_batches(cohort))
+        examples, cohort = jax.device_put(feed.placed(data, everybody, cohort, room))
+        return StepCohort(examples, cohort, batches, local_steps.tolist())
+
     return Engine(
         feed.prefetched(fed),
-        sum_over_clients,
+        sum_by_steps(work, together),
         compile=as_it_is,
         choices={"engine": "steps", "devices": mesh.size},
     )

@@ -5,10 +5,18 @@ The algorithm itself is `core/algorithm1.py`, server and client; here it meets a
 and the clients of a round. FedAvg and most rivals are the same rounds with other settings.
 """
 
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
 from agnosticfl.core.algorithm1 import agnostic_round
+from agnosticfl.core.channel import Channel, is_plain
+from agnosticfl.core.contribution import SumOverClients
 from agnosticfl.core.ledger import bytes_per_client, paper_bytes, times
 from agnosticfl.core.precision import in_precision
-from agnosticfl.engines.base import compile_block
+from agnosticfl.core.weight_rule import WeightRule
+from agnosticfl.engines.base import compile_block, remembered
 from agnosticfl.methods.base import Algorithm, Parts, method
 from agnosticfl.methods.heldout import heldout_rounds
 
@@ -30,11 +38,9 @@ def agnostic_rounds(parts: Parts) -> Algorithm:
     if parts.heldout is not None:
         return heldout_rounds(parts)
     engine = parts.engine_for(parts.work)
-    round = in_precision(
-        agnostic_round(
-            engine.sum_over_clients, parts.server_steps, parts.rule, parts.way, parts.seed
-        ),
-        parts.precision,
+    seed = 0 if is_plain(parts.way) else parts.seed  # of the channel
+    round = _round(
+        engine.sum_over_clients, parts.server_steps, parts.rule, parts.way, seed, parts.precision
     )
     return Algorithm(
         parts.init,
@@ -45,3 +51,16 @@ def agnostic_rounds(parts: Parts) -> Algorithm:
         engine.choices,
         None if engine.blocks is None else compile_block(engine.blocks, round),
     )
+
+
+@remembered
+def _round(
+    sum_over_clients: SumOverClients[Any],
+    server_steps: optax.GradientTransformation,
+    rule: WeightRule,
+    way: Channel,
+    seed: int,
+    precision: str,
+) -> Callable[..., Any]:
+    round = agnostic_round(sum_over_clients, server_steps, rule, way, seed)
+    return in_precision(round, precision)

@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run folders in; tables, plots and one self-contained page out."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from agnosticfl.files import write_json, write_whole
 from agnosticfl.report.comparison import Comparison, compare_runs
 from agnosticfl.report.details import counts, ledger, losses, times
-from agnosticfl.report.drawing import save
 from agnosticfl.report.grid import Grid, latex, markdown
 from agnosticfl.report.intervals import with_intervals
 from agnosticfl.report.page import make_page
-from agnosticfl.report.per_client import check_name, write_per_client
-from agnosticfl.report.plots import draw_plots
 from agnosticfl.report.progress import costs
 from agnosticfl.report.record import as_json
 from agnosticfl.report.runs import load_runs
 from agnosticfl.report.table import help_lines, results, short_help
+from agnosticfl.spans import span
 
 __all__ = ["Comparison", "load_runs", "short_help", "tables", "write_report"]
 
@@ -39,18 +37,30 @@ def write_report(
       which: model of each run: "last", "best" by its worst domain on held-out clients, or "mean".
       per_client: a file for the values of single clients.
     """
-    if per_client is not None:
-        check_name(per_client)
+    from agnosticfl.report.drawing import save  # here: Matplotlib takes a while to load
+    from agnosticfl.report.plots import draw_plots
+
+    write_clients = _per_client_writer(per_client)
     comparison = with_intervals(compare_runs(load_runs(folders, which)))
-    main, plots = tables(comparison), list(draw_plots(comparison))
+    main = tables(comparison)
     details = [part(comparison) for part in (losses, counts, ledger, times)]
     out.mkdir(parents=True, exist_ok=True)
-    figures = [save(plot, out / "plots") for plot in plots]
+    with span("plots"):
+        figures = [save(plot, out / "plots") for plot in draw_plots(comparison)]
     parts = [*map(markdown, main), *(f"{line}\n" for line in help_lines(comparison))]
     write_whole(out / "table.md", "\n".join([*parts, *map(markdown, details)]))
     write_whole(out / "table.tex", "\n".join(map(latex, tables(comparison, short=True))))
     write_json(out / "comparison.json", as_json(comparison))
     write_whole(out / "report.html", make_page(comparison, main, details, figures))
-    if per_client is not None:
-        write_per_client(comparison, per_client)
+    write_clients(comparison)
     return comparison
+
+
+def _per_client_writer(path: Path | None) -> Callable[[Comparison], None]:
+    """What writes the values of single clients, if they are wanted; a bad name is refused now."""
+    if path is None:
+        return lambda _: None
+    from agnosticfl.report.per_client import check_name, write_per_client  # here: it needs Arrow
+
+    check_name(path)
+    return lambda comparison: write_per_client(comparison, path)

@@ -109,7 +109,7 @@ def save(plot: Plot, folder: Path) -> Saved:
     folder.mkdir(parents=True, exist_ok=True)
     with _any_letters():
         plot.figure.savefig(folder / f"{plot.name}.png", dpi=150, facecolor="white")
-    plot.figure.set_layout_engine("none")  # everything has its place, in the SVG too
+    plot.figure.set_layout_engine(None)  # everything has its place, in the SVG too
     saved = Saved(plot, _svg(plot))
     (folder / f"{plot.name}.svg").write_bytes(saved.svg)
     return saved

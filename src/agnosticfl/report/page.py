@@ -7,19 +7,25 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 from string import Template
+from typing import TYPE_CHECKING
 
 from agnosticfl.report.comparison import Comparison
-from agnosticfl.report.drawing import Saved
 from agnosticfl.report.grid import Entry, Grid, grid
 from agnosticfl.report.table import help_lines
 from agnosticfl.runs.config import flat
+
+if TYPE_CHECKING:
+    from agnosticfl.report.drawing import Saved
 
 # Plots that stand beside the tables of their own section.
 LOSSES, COUNTS = ("train", "heldout"), ("counts",)
 
 
 def make_page(
-    comparison: Comparison, main: Iterable[Grid], details: Sequence[Grid], figures: Sequence[Saved]
+    comparison: Comparison,
+    main: Iterable[Grid],
+    details: Sequence[Grid],
+    figures: "Sequence[Saved]",
 ) -> str:
     """The whole page; `details` are the tables of losses, counts, bytes and time."""
     template = (resources.files("agnosticfl") / "report" / "page.html").read_text(encoding="utf-8")
@@ -101,11 +107,11 @@ def _text(entry: Entry) -> str:
     return f"<b>{escape(entry.text)}</b>" if entry.bold else escape(entry.text)
 
 
-def _figures(figures: Iterable[Saved]) -> str:
+def _figures(figures: "Iterable[Saved]") -> str:
     return '<div class="figures">' + "\n".join(map(_figure, figures)) + "</div>\n"
 
 
-def _figure(figure: Saved) -> str:
+def _figure(figure: "Saved") -> str:
     plot, data = figure.plot, base64.b64encode(figure.svg).decode()
     width, height = (round(96 * inches) for inches in plot.figure.get_size_inches())
     caption = escape(plot.caption)

@@ -5,7 +5,8 @@
     checkpoints/00000100/manifest.json  SHA-256 of every file of state/
 
 A checkpoint is written beside its place and renamed, so it is there whole or not at all; one that
-was damaged later does not fit its manifest, and the one before it is used.
+was damaged later does not fit its manifest, and the one before it is used. Orbax is loaded by the
+first one: the thread that writes it has the time.
 """
 
 import errno
@@ -14,16 +15,18 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 
 from agnosticfl.core import tree
 from agnosticfl.core.state import ServerState
 from agnosticfl.files import read_json, sync, write_json
+
+if TYPE_CHECKING:
+    import orbax.checkpoint as ocp
 
 KEPT = 3  # the newest ones; the others are deleted
 SPARE = 2**18  # bytes that must be free beside a checkpoint's own
@@ -31,6 +34,8 @@ SPARE = 2**18  # bytes that must be free beside a checkpoint's own
 
 def save(folder: Path, state: ServerState) -> None:
     """Saves `state` as the checkpoint of its round and forgets all but the newest `KEPT`."""
+    import orbax.checkpoint as ocp
+
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{int(state.round):08d}"
     temporary, place = folder / f".{name}.tmp", folder / name
@@ -95,6 +100,8 @@ def _by_name(state: ServerState) -> dict[str, Any]:
 
 
 def _read(place: Path, like: ServerState) -> ServerState:
+    import orbax.checkpoint as ocp
+
     shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, _by_name(like))
     with _checkpointer() as checkpointer:
         path = (place / "state").resolve()
@@ -104,8 +111,10 @@ def _read(place: Path, like: ServerState) -> ServerState:
     return ServerState(**{_FIELDS.get(name, name): value for name, value in free.items()})
 
 
-def _checkpointer() -> ocp.Checkpointer:
+def _checkpointer() -> "ocp.Checkpointer":
     """Of this process alone: it does not wait for the others of its run."""
+    import orbax.checkpoint as ocp
+
     alone = ocp.options.MultiprocessingOptions(
         primary_host=jax.process_index(), active_processes={jax.process_index()}
     )

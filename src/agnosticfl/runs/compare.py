@@ -10,7 +10,7 @@ from agnosticfl.core.evaluate import worst_domain
 from agnosticfl.errors import check
 from agnosticfl.files import read_json, write_json
 from agnosticfl.registry import METHODS
-from agnosticfl.runs.build import build
+from agnosticfl.runs.build import Built, build
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.resolve import find_method, has_effect, resolve
 
@@ -31,6 +31,7 @@ def compare(
     rounds: int | None = None,
     sets: Sequence[str] = (),
     say: Callable[[str], Any] = lambda _: None,
+    make_built: Callable[[Config], Built] = build,
 ) -> list[dict[str, Any]]:
     """Runs the methods in folders below `out` and returns the summaries.
 
@@ -40,6 +41,7 @@ def compare(
       target: the domain of FedAvg (target-only); the one whose held-out clients FedAvg (uniform)
         serves worst if None.
       say: gets messages for the user.
+      make_built: builds what a configuration is about, to see whether it can be.
     """
     check(seeds >= 1, f"number of seeds is {seeds}; it must be at least 1")
     chosen = _to_run(algorithms, target)
@@ -48,7 +50,8 @@ def compare(
         wanted = target if find_method(algorithm).takes_target else None
         return [resolve(task, algorithm, wanted, seed, rounds, sets) for seed in range(seeds)]
 
-    _check_before_running([configs(name, target or "a domain")[0] for name in chosen], target, sets)
+    first = [configs(name, target or "a domain")[0] for name in chosen]
+    _check_before_running(first, target, sets, make_built)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / ORDER, {"algorithms": list(dict.fromkeys(algorithms))})
     summaries: list[dict[str, Any]] = []
@@ -90,12 +93,15 @@ def _to_run(algorithms: Sequence[str], target: str | None) -> list[str]:
 
 
 def _check_before_running(
-    candidates: list[Config], target: str | None, sets: Sequence[str]
+    candidates: list[Config],
+    target: str | None,
+    sets: Sequence[str],
+    make_built: Callable[[Config], Built],
 ) -> None:
     """Bad input is found now, not after the first hours."""
     for config in candidates:
         if config.target is None or config.target == target:
-            build(config).algorithm.init()
+            make_built(config).algorithm.init()
     for setting in sets:
         check(
             any(has_effect(config, setting) for config in candidates),

@@ -108,6 +108,7 @@ def _has_rate(make: Any) -> bool:
     return callable(make) and "learning_rate" in inspect.signature(make).parameters
 
 
+@functools.cache
 def _fits(make: Any, *unwanted: type[Warning]) -> bool:
     """Whether it takes a step with a gradient and a rate, and nothing else.
 

@@ -12,6 +12,7 @@ from agnosticfl.core import tree
 from agnosticfl.core.state import RoundInfo, ServerState
 from agnosticfl.methods.base import Algorithm
 from agnosticfl.runs.records import Record
+from agnosticfl.spans import span
 
 SMALL = 16  # a model of at most so many numbers is written down whole, every round
 
@@ -36,10 +37,11 @@ def _one_by_one(
     under_way, finished = None, time.perf_counter()
     for t in rounds:
         started = finished if ahead else time.perf_counter()
-        state, info = under_way or algorithm.round(state, algorithm.cohort(t))
-        if ahead and t + 1 in rounds:
-            under_way = algorithm.round(state, algorithm.cohort(t + 1))
-        info = jax.device_get(info)
+        with span("first call" if t == rounds.start else "rounds"):
+            state, info = under_way or algorithm.round(state, algorithm.cohort(t))
+            if ahead and t + 1 in rounds:
+                under_way = algorithm.round(state, algorithm.cohort(t + 1))
+            info = jax.device_get(info)
         finished = time.perf_counter()
         yield state, info, finished - started
 
@@ -53,12 +55,14 @@ def _in_blocks(
     """
     while int(state.round) + 1 in rounds:
         started = time.perf_counter()
-        states, infos = jax.device_get(block(state))
+        with span("first call" if int(state.round) + 1 == rounds.start else "rounds"):
+            states, infos = jax.device_get(block(state))
         seconds = (time.perf_counter() - started) / len(states.round)
+        leaves, structure = jax.tree.flatten((states, infos))  # once: it takes longer than a round
         for i in range(len(states.round)):
-            state = jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), states)
+            state, info = structure.unflatten([np.asarray(leaf[i]) for leaf in leaves])
             if int(state.round) in rounds:
-                yield state, tree.row(infos, i), seconds
+                yield state, info, seconds
 
 
 def numbers(info: RoundInfo) -> Record:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from agnosticfl.errors import BadInput, check
+from agnosticfl.spans import span
 
 T = TypeVar("T")
 
@@ -28,6 +30,20 @@ BROKEN = re.compile("gloo|nccl|coordination service|distributed service|connecti
 
 class Lost(Exception):
     """Another process ended before the run did."""
+
+
+def start_device_ahead(*given: str | int | None) -> None:
+    """Lets a thread start the device, which takes an accelerator seconds, while this one goes on.
+
+    Several processes (`given` is as for `start`) must join first: for them it does nothing.
+    """
+
+    def devices() -> None:
+        with contextlib.suppress(Exception), span("starting the device"):  # asked for again later
+            jax.devices()
+
+    if not _several(*given):
+        threading.Thread(target=devices, name="agnosticfl-device").start()
 
 
 def start(coordinator: str | None, number: int | None, index: int | None) -> None:
@@ -41,10 +57,9 @@ def start(coordinator: str | None, number: int | None, index: int | None) -> Non
       index: which of them this is, from 0 on.
     """
     given = (coordinator, number, index)
-    if given == (None, None, None):
-        if not _launched_together():
-            return
-    else:
+    if not _several(*given):
+        return
+    if given != (None, None, None):
         _check(*given)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # one collective after the other
@@ -63,6 +78,10 @@ def _check(coordinator: str | None, number: int | None, index: int | None) -> No
     check(good, f"--coordinator is {coordinator!r}; it must be HOST:PORT")
     check(number >= 1, f"--num-processes is {number}; it must be at least 1")
     check(0 <= index < number, f"--process-id is {index}; it must be from 0 to {number - 1}")
+
+
+def _several(*given: str | int | None) -> bool:
+    return any(each is not None for each in given) or _launched_together()
 
 
 def _launched_together() -> bool:

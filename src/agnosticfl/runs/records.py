@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-# Generated modules, which no type checker can see into.
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
-from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+import msgspec
 
 from agnosticfl.core.ledger import Bytes, added
 from agnosticfl.errors import check
 from agnosticfl.files import finite, write_whole
+from agnosticfl.runs.events import EventFile
 
 Record: TypeAlias = Mapping[str, Any]
 Sink: TypeAlias = Callable[[int, Mapping[str, float]], Any]  # (t, tag -> value)
@@ -28,35 +26,22 @@ class RecordBook:
     Starting after round t forgets the records of later rounds: they will come again.
     """
 
-    def __init__(
-        self, folder: Path, domains: Sequence[str], after_round: int, sinks: Sequence[Sink] = ()
-    ):
+    def __init__(self, folder: Path, domains: Sequence[str], after_round: int):
         kept = [r for r in read_records(folder) if r["round"] <= after_round]
         write_whole(folder / METRICS, "".join(map(_line, kept)))
         self._file = (folder / METRICS).open("a", encoding="utf-8", buffering=1)
         self._domains = domains
-        self._sinks = sinks
-        self._events = EventFileWriter(str(folder / "tensorboard"))
-        # TensorBoard then drops what an interrupted run wrote from this step on.
-        start = SessionLog(status=SessionLog.START)
-        self._events.add_event(Event(step=after_round + 1, session_log=start))
+        self._events = EventFile(folder / "tensorboard")
+        self._events.start(after_round + 1)
 
     def write(self, record: Record) -> None:
         self._file.write(_line(record))
-        numbers = scalars(record, self._domains)
-        values = [Summary.Value(tag=tag, simple_value=v) for tag, v in numbers.items()]
-        self._events.add_event(
-            Event(
-                step=record["round"], wall_time=record["time"] or 0, summary=Summary(value=values)
-            )
-        )
-        for sink in self._sinks:
-            sink(record["round"], numbers)
+        values = scalars(record, self._domains)
+        self._events.scalars(record["round"], record["time"] or 0.0, values)
 
     def flush(self) -> None:
         """Puts what was written on the disk, before a checkpoint relies on it."""
         os.fsync(self._file.fileno())
-        self._events.flush()
 
     def close(self) -> None:
         self._file.close()
@@ -109,8 +94,8 @@ def bytes_of(record: Record) -> Bytes:
 
 def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        record: Any = json.loads(line)
-    except (ValueError, RecursionError):
+        record: Any = msgspec.json.decode(line)
+    except (msgspec.DecodeError, ValueError, RecursionError):
         record = None
     known = isinstance(record, dict) and type(record.get("round")) is int
     check(known, f"{path}, line {number}, is no record of a round")
@@ -118,4 +103,7 @@ def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def _line(record: Record) -> str:
-    return json.dumps(finite(record), allow_nan=False) + "\n"
+    try:
+        return json.dumps(record, allow_nan=False) + "\n"
+    except ValueError:  # NaN or an infinity, which is rare
+        return json.dumps(finite(record), allow_nan=False) + "\n"

@@ -32,7 +32,7 @@ from agnosticfl.runs import checkpoint, kept, processes
 from agnosticfl.runs.about import facts_of, write_facts
 from agnosticfl.runs.build import Built, build
 from agnosticfl.runs.config import Config
-from agnosticfl.runs.folder import SPENT, found_before, locked, open_folder, saying_full_disk
+from agnosticfl.runs.folder import found_before, locked, open_folder, saying_full_disk
 from agnosticfl.runs.judging import Judge
 from agnosticfl.runs.playing import numbers, played, small_params
 from agnosticfl.runs.predictions import write_predictions
@@ -42,6 +42,8 @@ from agnosticfl.runs.spending import Spending
 from agnosticfl.runs.summary import absence, as_summary, divergence, stalled, summarise
 from agnosticfl.runs.summary import measured as unguarded
 from agnosticfl.runs.trackers import tracker
+from agnosticfl.runs.writing import Writer
+from agnosticfl.spans import span
 
 
 class Look(NamedTuple):
@@ -120,11 +122,12 @@ def _played_to_the_end(
     """The rounds that are left, and the summary."""
     config, domains, first = built.config, built.data.train.domains, processes.is_first()
     spending = Spending(built, out, state)
+    built = spending.counting(built)
     state, look = spending.state, _lookout(built, spending, say)
     with contextlib.ExitStack() as stack:
         sinks = [stack.enter_context(start(config, out, say)) for start in starts if first]
-        book = RecordBook(out, domains, int(state.round), sinks) if first else None
-        stack.callback(lambda: book and book.close())
+        writer = Writer(out, RecordBook(out, domains, int(state.round))) if first else None
+        stack.callback(lambda: writer and writer.close())
         keep = kept.best_keeper(out, config.metric, built.readings[config.metric])
         spending.charge(_next_checkpoint(config, int(state.round)))
         _warn_if_not_private(built, say)
@@ -132,23 +135,30 @@ def _played_to_the_end(
             with processes.noticing_losses():
                 for latest, record in _rounds(built, look, keep, state):
                     state = latest
-                    if book:
-                        book.write(record)
+                    t = record["round"]
+                    if writer:
+                        writer.record(record)
+                        for sink in sinks:
+                            sink(t, scalars(record, domains))
                     on_round(record)
-                    done = record["round"] == config.rounds
-                    stop = processes.any_of_them(should_stop())
-                    if book and (done or stop or record["round"] % config.checkpoint_every == 0):
-                        _save(out, book, state)
-                        t = record["round"]
+                    done, stop = t == config.rounds, processes.any_of_them(should_stop())
+                    if writer and (done or stop or t % config.checkpoint_every == 0):
+                        writer.save(state, t)
+                        if built.privacy is not None:  # what is charged next relies on it
+                            writer.wait()
                         spending.charge(t if stop else _next_checkpoint(config, t))
                     if stop and not done:
-                        raise Stopped(f"stopped after round {record['round']} of {config.rounds}")
+                        raise Stopped(f"stopped after round {t} of {config.rounds}")
         except processes.Lost as lost:
-            if book:
-                _save(out, book, state)
+            if writer:
+                writer.save(state, int(state.round))
+                writer.wait()
             again = "start all processes again with --resume to go on"
             raise processes.Lost(f"{lost} after round {int(state.round)}; {again}") from lost
-        summary = processes.from_first(lambda: _ended(built, out, state, spending))
+        if writer:
+            writer.wait_for_records()
+        with span("models and predictions"):
+            summary = processes.from_first(lambda: _ended(built, out, state, spending))
         for line in (summary["diverged"], summary["often_absent"], summary["stalled"]):
             if line is not None:
                 say(f"warning: {line}")
@@ -166,7 +176,8 @@ def _ended(built: Built, out: Path, state: ServerState, spending: Spending) -> d
     asked: list[Bytes] = []
 
     def measured(params: Params, which: str, t: int) -> dict[str, Evaluation]:
-        found = unguarded(built, params, which, t)
+        with span("final evaluation"):
+            found = unguarded(built, params, which, t)
         asked.extend(result.sent for result in found.values() if result.sent is not None)
         seen = {split: spending.noised(split, result, True) for split, result in found.items()}
         return {split: result for split, result in seen.items() if result is not None}
@@ -190,7 +201,7 @@ def _ended(built: Built, out: Path, state: ServerState, spending: Spending) -> d
         write_predictions(out, "best", built, results)
         summary["best"] = {**look._asdict(), **as_summary(results)}
     if built.privacy is not None:
-        summary["privacy"] = read_json(out / SPENT)
+        summary["privacy"] = spending.told()
     if built.judge is not None:
         whole = functools.reduce(added, [*map(asked_in, records), *asked])
         summary["bytes"] |= as_record(whole)
@@ -207,11 +218,6 @@ def _restored(out: Path, state: ServerState, say: Callable[[str], Any]) -> Serve
     if processes.is_first():
         state = checkpoint.restore(out / "checkpoints", state, say) or state
     return processes.arrays_from_first(state)
-
-
-def _save(out: Path, book: RecordBook, state: ServerState) -> None:
-    book.flush()
-    checkpoint.save(out / "checkpoints", state)
 
 
 def _warn_if_not_private(built: Built, say: Callable[[str], Any]) -> None:
@@ -232,9 +238,10 @@ def _rounds(
     for t, (after, info, seconds) in zip(rounds, done, strict=True):
         built.data.release()
         params = here(after.params)
-        seen, asked = look(t, params)
-        if seen is not None:
-            keep(t, params, seen)
+        with span("looks"):
+            seen, asked = look(t, params)
+            if seen is not None:
+                keep(t, params, seen)
         yield (
             after,
             {

@@ -22,6 +22,7 @@ from agnosticfl.runs.build import Built, assemble, build_engine
 from agnosticfl.runs.config import Config, as_text
 from agnosticfl.runs.rates import rates_among, with_rates, without_rates
 from agnosticfl.runs.resolve import find_method
+from agnosticfl.runs.shared import Shared
 from agnosticfl.runs.told_apart import standard_error
 
 Load: TypeAlias = Callable[[Config], tuple[Model, Splits]]
@@ -96,6 +97,7 @@ def sharing(load: Load, keys: Collection[str]) -> MakeBuilt:
       keys: what the search changes.
     """
     kept: list[tuple[dict[str, Any], Built]] = []
+    common = Shared()
 
     def shared(config: Config, rates: list[str], lanes: int | None, tuner: Tuner | None) -> Built:
         program = without_rates(config, rates)
@@ -103,7 +105,8 @@ def sharing(load: Load, keys: Collection[str]) -> MakeBuilt:
             if known == program and lanes in (None, built.algorithm.choices.get("lanes")):
                 return built
         model, data = load(config)
-        built = assemble(config, model, data, build_engine(config, lanes, tuner), rates)
+        engine = build_engine(config, lanes, tuner, common)
+        built = assemble(config, model, data, engine, rates, shared=common)
         kept.append((program, built))
         return built
 

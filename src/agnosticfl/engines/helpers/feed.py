@@ -4,7 +4,7 @@
 import functools
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -25,6 +25,9 @@ class Pool(NamedTuple):
     domain: Any  # [n] int32
 
 
+MakePool: TypeAlias = Callable[[FederatedData], Pool]
+
+
 def fits(data: FederatedData) -> bool:
     """Whether all examples can stay on the device."""
     size = data.domain.nbytes + sum(array.nbytes for array in data.examples.values())
@@ -36,6 +39,24 @@ def fits(data: FederatedData) -> bool:
 def whole(data: FederatedData) -> Pool:
     """All examples."""
     return Pool(dict(data.examples), data.domain)
+
+
+def on_device(data: FederatedData) -> Pool:
+    """All examples, on the default device."""
+    return jax.device_put(whole(data))
+
+
+def last_kept() -> MakePool:
+    """The same for several engines in turn: the next one with the same data finds it there."""
+    last: list[Any] = []  # features, domains and pool
+
+    def pool(data: FederatedData) -> Pool:
+        if not (last and last[0] is data.examples and last[1] is data.domain):
+            last.clear()  # first: there may be no room for both
+            last.extend((data.examples, data.domain, on_device(data)))
+        return last[2]
+
+    return pool
 
 
 def placed(

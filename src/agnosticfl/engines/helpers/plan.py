@@ -196,16 +196,38 @@ def narrow_lanes(planner: Planner, lanes: int, parts: int = 1) -> int:
     One long client would keep all of them for itself. What it costs is counted on the first rounds;
     a second width makes the program twice as long, so it must save a quarter.
     """
-    rounds = range(1, FIRST_ROUNDS + 1)
-    clients = np.concatenate([parted(planner, t, parts) for t in rounds])
-    load = longest_first(local_steps(planner, _sizes(planner, clients)), lanes)[2]
+    load = _first_loads(planner, lanes, parts)
 
     def cost(narrow: int) -> int:
-        wide = load[:, narrow] if narrow < lanes else load[:, 0]
-        return int((wide * lanes + (load[:, 0] - wide) * narrow).sum())
+        steps = _widths(load, lanes, narrow)
+        return steps.wide * lanes + steps.late * narrow
 
     best = min((max(lanes // share, 1) for share in (2, 4, 8, lanes)), key=cost)
     return best if cost(best) < 0.75 * cost(lanes) else lanes
+
+
+class Steps(NamedTuple):
+    """The steps of the first rounds."""
+
+    wide: int  # of all lanes,
+    late: int  # and of the first ones alone, once the others have run out of clients
+
+
+def first_steps(planner: Planner, lanes: int, narrow: int, parts: int = 1) -> Steps:
+    """How many steps the first rounds take with so many lanes."""
+    return _widths(_first_loads(planner, lanes, parts), lanes, narrow)
+
+
+def _widths(load: np.ndarray, lanes: int, narrow: int) -> Steps:
+    wide = load[:, narrow] if narrow < lanes else load[:, 0]
+    return Steps(int(wide.sum()), int((load[:, 0] - wide).sum()))
+
+
+def _first_loads(planner: Planner, lanes: int, parts: int) -> np.ndarray:
+    """The steps of each lane in the first rounds, the fullest lane first."""
+    rounds = range(1, FIRST_ROUNDS + 1)
+    clients = np.concatenate([parted(planner, t, parts) for t in rounds])
+    return longest_first(local_steps(planner, _sizes(planner, clients)), lanes)[2]
 
 
 def local_steps(planner: Planner, sizes: np.ndarray) -> np.ndarray:
