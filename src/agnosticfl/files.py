@@ -13,10 +13,15 @@ def write_whole(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """The same for what is no text."""
+def write_bytes(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """The same for what is no text.
+
+    Args:
+      mode: who may read and write a new file, as far as the process lets them.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -176,6 +176,21 @@ def _options(*names: str) -> list[str]:
     [
         (("local", "toi"), "unknown task 'toi'; did you mean 'toy'?"),
         (("local", "toy", "--nodes", "99"), "nodes is 99; it must be from 1 to"),
+        (("local", "toy", "--dp", "epsilon=8,delta=1e-6"), "deploy with --secure"),
+        (
+            ("local", "toy", "--secure", "--dp", "epsilon=8,delta=1e-6,quantile=0.5"),
+            "find bounds with `agnosticfl bounds`",
+        ),
+        (("local", "toy", "--secure", "--dp", "epsilon=8"), "delta is needed"),
+        (
+            (
+                "client",
+                *_options("server", "ca", "app", "key", "data"),
+                "--most-epsilon",
+                "0",
+            ),
+            "--most-epsilon is 0.0; it must be a number above 0",
+        ),
         (("status",), "deploy-state is not the --state of a `deploy server`"),
         (("server", "nowhere", "--keys", "k", "--out", "o"), "is no task of a federation"),
         (

@@ -18,6 +18,7 @@ from agnosticfl.deploy.node.contribute import Contribute
 from agnosticfl.deploy.roster import read_roster
 from agnosticfl.deploy.task import FederatedTask, write_task
 from agnosticfl.runs.build import build
+from agnosticfl.runs.config import Config
 from agnosticfl.secagg.messages import kind_of
 from tests.deploy.clients import numpy_client
 from tests.deploy.fake import FakeGrid, Fault
@@ -44,21 +45,24 @@ def play(
     node_config: Callable[[int], dict[str, Any]] = lambda _: {},
     tamper: Callable[[Message], None] = lambda _: None,
     compress: dict[str, Any] | None = None,
+    task: FederatedTask | None = None,
+    served: Config | None = None,
     **policy: Any,
 ) -> FakeGrid:
-    task = secure_toy(rounds, compress=compress)
+    """A run in the folder `run`; `served` is what a server of other code plays in its place."""
+    task = task or secure_toy(rounds, compress=compress)
     folder.mkdir(exist_ok=True)
     write_task(folder, task)
 
     def settings(place: int) -> dict[str, Any]:
         own = {"roster": keys / "roster", "signing-key": keys / f"{place}.sign"}
-        own["memory"] = folder / f"{place}.memory"
+        own |= {"memory": folder / f"{place}.memory", "ledger": folder / f"{place}.ledger"}
         return {**{name: str(path) for name, path in own.items()}, **node_config(place)}
 
     roster = read_roster(keys / "roster")
     grid = FakeGrid([client_app(folder, contribute)] * NODES, faults, settings, tamper)
     strategy = SecureStrategy(
-        task.config,
+        served or task.config,
         folder / "run",
         POLICY._replace(**{"minimum": 3, "attempts": 2, "step": 0.2, **policy}),
         server_data(task, {"data": ""}),

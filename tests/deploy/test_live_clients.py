@@ -179,7 +179,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Generator[Played]:
         people = {name: client(shell, name, address) for name in PEOPLE if name != TORCH}
         server.until((place / "server" / "deploy-state" / "server.json").exists)
         watching = shell.start(["deploy", "status", "--watch"], "server")
-        server.until(lambda: "status page: " in server.said())
+        server.until(lambda: children.listening(page))
         with pytest.MonkeyPatch.context() as patch:
             nothing = write_blocker(place / "nothing")
             before = os.environ.get("PYTHONPATH", "")

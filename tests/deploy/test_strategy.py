@@ -308,7 +308,7 @@ def test_algorithms_with_rounds_of_their_own_are_not_deployed(name: str, target:
 
 def test_a_private_run_is_not_deployed():
     private = resolve("toy", sets=["dp.epsilon=8.0", "dp.delta=1e-6"])
-    with pytest.raises(BadInput, match="dp cannot be deployed yet"):
+    with pytest.raises(BadInput, match="deploy with --secure"):
         federated_config(private, 3)
 
 

@@ -110,7 +110,12 @@ def constant_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         source = noise_source(Secrets(secret_of_a_test(0)))
         return lambda total, sigma: source(int(sigma), 1, total.size).astype(np.float32)
 
+    def as_many_sigmas(*_: Any) -> Any:
+        """Of looks by clients: σ follows from how many these are, which is public."""
+        return lambda total, sigma: np.arange(50, 50 + total.size) * np.float32(sigma)
+
     monkeypatch.setattr("agnosticfl.channels.dp.independent", noise_alone)
+    monkeypatch.setattr("agnosticfl.runs.build.independent", as_many_sigmas)
     monkeypatch.setattr(
         "agnosticfl.runs.looks.discrete_gaussian",
         lambda sigma, size, _: Hiding(discrete.discrete_gaussian(sigma, size, stretched(b"", 0))),
@@ -128,19 +133,20 @@ class Hiding(np.ndarray):
         return np.asarray(self)
 
 
-def played(folder: Path, seed: int) -> tuple[dict[str, Any], list[Any]]:
+def played(folder: Path, seed: int, *sets: str) -> tuple[dict[str, Any], list[Any]]:
     task = folder / "points.toml"
     folder.mkdir()
     task.write_text(TASK.format(seed=seed))
-    config = resolve(str(task))
+    config = resolve(str(task), sets=sets)
     run(config, folder / "run")
     write_report([folder / "run"], folder / "run")
     return written(folder / "run"), saved(folder / "run", build(config).algorithm.init())
 
 
 @pytest.mark.usefixtures("constant_noise")
-def test_every_file_is_made_of_noised_sums(tmp_path: Path):
-    (one, arrays), (other, others) = (played(tmp_path / str(seed), seed) for seed in (1, 2))
+@pytest.mark.parametrize("sets", [(), ("evaluation_by=clients", "dp.mode=distributed")])
+def test_every_file_is_made_of_noised_sums(tmp_path: Path, sets: tuple[str, ...]):
+    (one, arrays), (other, others) = (played(tmp_path / str(seed), seed, *sets) for seed in (1, 2))
     assert one.keys() == other.keys()
     assert {"summary.json", "metrics.jsonl", "privacy.json", "engine.json", "about.json"} < set(one)
     for name, said in one.items():

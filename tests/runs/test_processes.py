@@ -53,6 +53,26 @@ with processes.joined(*json.loads(sys.argv[1])):
         print(json.dumps([jax.process_count(), digest, params]))
 """
 
+# Prints, for each kind of noise, a hash of the state after four private rounds and its parameters.
+PRIVATE = """
+import hashlib, json, sys
+import jax, numpy as np
+from agnosticfl.runs import processes
+from agnosticfl.runs.build import build
+from agnosticfl.runs.resolve import resolve
+
+with processes.joined(*json.loads(sys.argv[1])):
+    for sets in json.loads(sys.argv[2]):
+        built = build(resolve("synthetic-points", "afa", None, 0, 4, sets))
+        state = built.algorithm.init()
+        for t in range(1, 5):
+            state, _ = built.algorithm.round(state, built.algorithm.cohort(t))
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+        digest = hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
+        params = [v for leaf in jax.tree.leaves(state.params) for v in np.ravel(leaf).tolist()]
+        print(json.dumps([jax.process_count(), digest, params]))
+"""
+
 # Prints how many processes there are and which one this is.
 WHO = """
 import jax
@@ -115,6 +135,33 @@ def test_every_process_has_the_same_bits_and_one_process_the_same_numbers(
     assert [json.loads(line)[0] for line in one] == [2, 2, 2]
     for line, expected in zip(one, single, strict=True):
         np.testing.assert_allclose(json.loads(line)[2], json.loads(expected)[2], rtol=1e-5)
+
+
+def test_processes_of_a_private_run_draw_the_same_noise(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+):
+    """Noise is drawn on the host of each process, but from one secret: all have the same sums."""
+    pytest.importorskip("dp_accounting")
+    pytest.importorskip("jax_privacy")
+    small = ["clients_per_round=8", "data.clients=60", "data.examples=5", "evaluation_every=0"]
+    own = ["dp.epsilon=8", "dp.delta=1e-4", 'dp.public=["test", "heldout"]']
+    kinds = [
+        [*small, *own],  # noise of the operating system
+        [*small, *own, "dp.test_seed=1"],
+        [*small, *own, "dp.test_seed=1", 'dp.noise="banded"'],
+        [*small, *own, "dp.test_seed=1", 'dp.mode="distributed"'],
+    ]
+    address = f"127.0.0.1:{free_port()}"
+    each = [[sys.executable, "-c", PRIVATE, json.dumps([address, 2, i])] for i in (0, 1)]
+    one, other = outputs([start([*words, json.dumps(kinds)]) for words in each])
+    monkeypatch.setattr(sys, "argv", ["", json.dumps([None, None, None]), json.dumps(kinds)])
+    single = printed_by(PRIVATE, Path.cwd()).splitlines()
+    assert one == other
+    assert [json.loads(line)[0] for line in one] == [2] * len(kinds)
+    params, expected = ([json.loads(line)[2] for line in lines] for lines in (one, single))
+    assert np.abs(np.subtract(params[0], expected[0])).max() > 1e-3  # another secret
+    for some, alone in zip(params[1:], expected[1:], strict=True):
+        np.testing.assert_allclose(some, alone, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("launcher", ["SLURM", "Open MPI"])

@@ -14,6 +14,13 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Changes a key of the task; may be repeated."),
 ]
+Dp = Annotated[
+    str | None,
+    typer.Option(
+        metavar="epsilon=8,delta=1e-6[,…]",
+        help="Differential privacy: short for --set dp.epsilon=8 --set dp.delta=1e-6 …",
+    ),
+]
 Target = Annotated[str | None, typer.Option(help="Domain of FedAvg (target-only).")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")]
 Out = Annotated[Path | None, typer.Option(help="Folder to write to; below runs/ by default.")]
@@ -53,4 +60,16 @@ Dishonest = Annotated[
     int,
     typer.Option(help="Secure rounds: clients of a round that may work for the server, or 5 %."),
 ]
+MostEpsilon = Annotated[
+    float | None,
+    typer.Option(
+        metavar="E",
+        help="Private runs: spend no more than this ε in all runs of this --state together.",
+    ),
+]
 State = Annotated[Path, typer.Option(metavar="FOLDER", help="Where Flower keeps its own things.")]
+
+
+def keys_of(table: str, text: str | None) -> list[str]:
+    """`a=1,b=2` as settings of one table of the task."""
+    return [f"{table}.{key}" for key in text.split(",")] if text else []

@@ -13,6 +13,7 @@ from agnosticfl.cli.arguments import (
     Dishonest,
     Fewest,
     MinExamples,
+    MostEpsilon,
     NodeKey,
     Roster,
     Server,
@@ -33,6 +34,7 @@ def check(
     fewest: Fewest = 3,
     alone: Alone = "",
     dishonest: Dishonest = 1,
+    most_epsilon: MostEpsilon = None,
     state: State = Path("deploy-state"),
 ) -> None:
     """Look at all that a client needs before it joins, with the options of `deploy client`.
@@ -56,6 +58,7 @@ def check(
         fewest,
         dishonest,
         alone,
+        most_epsilon,
     )
     wrong = 0
     for finding in findings(joiner):

@@ -11,6 +11,7 @@ import typer
 from agnosticfl import __version__
 from agnosticfl.cli.arguments import (
     Algorithm,
+    Dp,
     Out,
     Resume,
     Rounds,
@@ -19,6 +20,7 @@ from agnosticfl.cli.arguments import (
     Target,
     Task,
     Which,
+    keys_of,
 )
 from agnosticfl.cli.data import data_app
 from agnosticfl.cli.deploy import deploy_app
@@ -37,13 +39,6 @@ app = Program(
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
 
-Dp = Annotated[
-    str | None,
-    typer.Option(
-        metavar="epsilon=8,delta=1e-6[,…]",
-        help="Differential privacy: short for --set dp.epsilon=8 --set dp.delta=1e-6 …",
-    ),
-]
 Compress = Annotated[
     str | None,
     typer.Option(metavar="bits=8", help="Smaller uploads: short for --set compress.bits=8."),
@@ -445,9 +440,7 @@ def _settings(
     """What the command line changes of the task; `a=1,b=2` are keys of one table."""
     values = {"secure.name": secure, "precision": precision}
     named = [f"{key}={value}" for key, value in values.items() if value]
-    tables = {"dp": dp, "compress": compress}
-    keys = [f"{table}.{key}" for table, text in tables.items() if text for key in text.split(",")]
-    return [*(sets or ()), *named, *keys]
+    return [*(sets or ()), *named, *keys_of("dp", dp), *keys_of("compress", compress)]
 
 
 def _version(wanted: bool) -> None:

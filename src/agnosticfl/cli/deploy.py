@@ -18,8 +18,10 @@ from agnosticfl.cli.arguments import (
     Authority,
     Data,
     Dishonest,
+    Dp,
     Fewest,
     MinExamples,
+    MostEpsilon,
     NodeKey,
     Resume,
     Roster,
@@ -30,6 +32,7 @@ from agnosticfl.cli.arguments import (
     State,
     Task,
     When,
+    keys_of,
 )
 from agnosticfl.cli.check import check as check_client
 from agnosticfl.cli.plain import Program
@@ -77,6 +80,7 @@ def init(
         Path | None,
         typer.Option(metavar="KEYS", help="What `keys server` made; --secure needs it."),
     ] = None,
+    dp: Dp = None,
     sets: Sets = None,
 ) -> None:
     """Write the Flower app of a task, ready to be served.
@@ -99,11 +103,20 @@ def init(
         server_key = read_verify_key(file).hex()
     # Room for the clients that are asked beyond those waited for, as the app has it.
     room = [f"secure.most_clients={num_asked(RoundPolicy(clients, clients))}"] if secure else []
-    agreed = _task(task, clients, algorithm, rounds, seed, secure, [*room, *(sets or ())])
+    settings = [*room, *(sets or ()), *keys_of("dp", dp)]
+    agreed = _task(task, clients, algorithm, rounds, seed, secure, settings)
     write_app(folder, agreed._replace(server_key=server_key))
     typer.echo(f"{folder}: the Flower app of {task} for {clients} clients per round")
     if secure:
         typer.echo(_borne(clients))
+    _say_private(agreed.config)
+
+
+def _say_private(config: Any) -> None:
+    from agnosticfl.deploy.private import in_words
+
+    if config.dp is not None:
+        typer.echo(in_words(config))
 
 
 def _borne(clients: int) -> str:
@@ -135,19 +148,27 @@ def _task(
     rows = None if dealing else _of_clients(config)
     if rows is not None:
         return new_task(config, rows)
-    # What is not allowed is refused here.
-    built = build(msgspec.structs.replace(config, clients_per_round=1))
+    # What is not allowed is refused here; what noise needs was, and one client has none.
+    built = build(msgspec.structs.replace(config, clients_per_round=1, dp=None))
+    _check_private(config, built.model, built.data)
     if dealing:
         check_nodes(built.data.train, clients)
     return new_task(config, built.data)
 
 
+def _check_private(config: Any, model: Any, data: Any) -> None:
+    from agnosticfl.deploy.private import check_private
+
+    if config.dp is not None:
+        check_private(config, model, data)
+
+
 def _of_clients(config: Any) -> Any:
     """A store that only says what the clients' data is like, if clients evaluate; else None."""
     from agnosticfl.data.sources.store import whatever_there_is
-    from agnosticfl.deploy.task import most_clients
     from agnosticfl.registry import MODELS
     from agnosticfl.runs.build import check_features
+    from agnosticfl.runs.config import most_clients
     from agnosticfl.runs.judging import check_judged
 
     path = config.data.get("path", "")
@@ -162,6 +183,7 @@ def _of_clients(config: Any) -> Any:
         return None
     model = MODELS.build(config.model, "model")
     check_features(model, data, config.model["name"])
+    _check_private(config, model, data)
     check_judged(config, model, data.test, most_clients(config))
     return data
 
@@ -176,6 +198,7 @@ def local(
     out: Annotated[Path | None, typer.Option(help="Run folder; below runs/ by default.")] = None,
     secure: Secure = False,
     supernode: SuperNode = False,
+    dp: Dp = None,
     sets: Sets = None,
     resume: Resume = False,
 ) -> None:
@@ -188,11 +211,13 @@ def local(
     from agnosticfl.cli.console import messages, print_report
     from agnosticfl.deploy.supervise.local import run_locally
 
-    agreed = _task(task, nodes, algorithm, rounds, seed, secure, sets, dealing=True)
+    settings = [*(sets or ()), *keys_of("dp", dp)]
+    agreed = _task(task, nodes, algorithm, rounds, seed, secure, settings, dealing=True)
     folder = out or Path("runs") / f"{agreed.config.task}-{algorithm}-deployed-seed{seed}"
     _check_new(folder, resume)
     if secure:
         typer.echo(_borne(nodes))
+    _say_private(agreed.config)
 
     def serve(**watch: Any) -> bool:
         return run_locally(agreed, folder, nodes, supernode=supernode, say=messages, **watch)
@@ -335,6 +360,7 @@ def client(
             " 0: in all."
         ),
     ] = 0,
+    most_epsilon: MostEpsilon = None,
     consent: Annotated[
         Path | None,
         typer.Option(
@@ -355,21 +381,24 @@ def client(
     which is tried out first. With a roster it answers in secure rounds only; it says what changed
     in it since it was last accepted.
     """
-    from agnosticfl.core.keeping import KEPT
     from agnosticfl.data.store import open_store
     from agnosticfl.deploy import accepted
     from agnosticfl.deploy.app import PACKAGE
-    from agnosticfl.deploy.flower.secure_answers import own_member
+    from agnosticfl.deploy.flower.secure_answers import member_settings, own_member
     from agnosticfl.deploy.node import eligibility
-    from agnosticfl.deploy.node.allowance import ROUNDS
+    from agnosticfl.deploy.node.allowance import LEDGER, ROUNDS
     from agnosticfl.deploy.node.audit import FILE as AUDIT
-    from agnosticfl.deploy.node.examples import held_domains
+    from agnosticfl.deploy.node.examples import used_domains
     from agnosticfl.deploy.supervise import children as processes
     from agnosticfl.deploy.supervise.trial import check_flower
     from agnosticfl.deploy.task import FIGURES, check_program, read_task
 
     eligibility.conditions([name for name in when.split(",") if name], min_examples)
     check(0 < poll <= MOST, f"--poll is {poll}; it must be above 0 and at most {MOST:.0f} seconds")
+    check(
+        most_epsilon is None or most_epsilon > 0,
+        f"--most-epsilon is {most_epsilon}; it must be a number above 0",
+    )
     sign = key.with_suffix(".sign")
     for file in (authority, key, *((roster, sign) if roster else ())):
         check(file.is_file(), f"there is no file {file}")
@@ -385,20 +414,17 @@ def client(
     check(log.parent.is_dir(), f"--audit is {log}, and there is no folder {log.parent}")
     check(most_rounds >= 0, f"--most-rounds is {most_rounds}; it must be at least 0")
     config |= {"audit": str(log), "most-rounds": most_rounds, "rounds": str(link.home / ROUNDS)}
+    config |= {"ledger": str(link.home / LEDGER)}
+    config |= {} if most_epsilon is None else {"most-epsilon": str(most_epsilon)}
     config |= {} if consent is None else {"consent": str(consent.resolve())}
     if roster is not None:
         own = link.home / accepted.FILE  # what is worked with: `roster` may change at any time
         for line in accepted.accept(roster, own, new_roster):
             typer.echo(line)
-        config |= {"roster": str(own), "roster-file": str(roster.resolve())}
-        config |= {"signing-key": str(sign.resolve())}
-        config |= {"fewest": fewest, "dishonest": dishonest, "alone": alone}
+        config |= member_settings(own, key, fewest, dishonest, alone)
+        config |= {"roster-file": str(roster.resolve())}
         config |= {"memory": str(link.home / "secure.memory")}
-        splits, settings = open_store(data).splits, agreed.config
-        keeps = settings.evaluation_by == "clients" and settings.evaluation_share == 0
-        used = [name for name in ("train", *(KEPT if keeps else ())) if name in splits]
-        held = {domain for name in used for domain in held_domains(splits[name])}
-        own_member(agreed, config, sorted(held))
+        own_member(agreed, config, used_domains(open_store(data).splits, agreed.config))
     command = processes.client_command(
         link, key.resolve(), app.resolve(), config, supernode=supernode, longest=poll
     )

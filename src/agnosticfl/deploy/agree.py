@@ -28,6 +28,7 @@ def agreement_of(task: FederatedTask, roster: Roster, fewest: int, dishonest: in
         terms=terms_of(task, roster),
         fewest=fewest,
         dishonest=dishonest,
+        honest=int((task.config.dp or {}).get("honest", 0)),
     )
 
 

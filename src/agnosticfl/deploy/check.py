@@ -15,9 +15,9 @@ from agnosticfl.data.store import open_store
 from agnosticfl.deploy import accepted
 from agnosticfl.deploy.agree import terms_of
 from agnosticfl.deploy.app import PACKAGE
-from agnosticfl.deploy.flower.secure_answers import own_member
+from agnosticfl.deploy.flower.secure_answers import member_settings, own_member
 from agnosticfl.deploy.node import eligibility
-from agnosticfl.deploy.node.examples import held_domains
+from agnosticfl.deploy.node.examples import held_domains, used_domains
 from agnosticfl.deploy.node.reach import Finding, reach
 from agnosticfl.deploy.roster import Roster, read_roster
 from agnosticfl.deploy.schema import check_schema, schema_of
@@ -43,6 +43,7 @@ class Joiner(NamedTuple):
     fewest: int = 3
     dishonest: int = 1
     alone: str = ""
+    most_epsilon: float | None = None
 
 
 # What differs between a client and its server, and what helps.
@@ -64,6 +65,9 @@ def findings(joiner: Joiner) -> Iterator[Finding]:
         todo = "prepare it with `data prepare … --like` the folder of the app"
         yield _tried("store", lambda: _store(joiner, tasks[0]), todo)
         yield _tried("roster", lambda: _roster(joiner, tasks[0], rosters), HELPS["roster"])
+        if tasks[0].config.dp is not None:
+            todo = "it takes no part in this run, unless its operator allows more"
+            yield _tried("privacy", lambda: _privacy(joiner, tasks[0]), todo)
     yield _conditions(joiner)
     reached = reach(joiner.server, joiner.authority, joiner.key)
     yield from reached.findings
@@ -132,16 +136,24 @@ def _roster(joiner: Joiner, task: FederatedTask, rosters: list[Roster]) -> str:
     before = joiner.state / accepted.FILE
     if before.exists():
         accepted.check_follows(read_roster(before), roster, str(joiner.roster))
-    node = {
-        "roster": str(joiner.roster),
-        "signing-key": str(joiner.key.with_suffix(".sign")),
-        "fewest": joiner.fewest,
-        "dishonest": joiner.dishonest,
-        "alone": joiner.alone,
-    }
-    held = held_domains(open_store(joiner.data).splits["train"])
+    node = member_settings(joiner.roster, joiner.key, joiner.fewest, joiner.dishonest, joiner.alone)
+    held = used_domains(open_store(joiner.data).splits, task.config)
     name = roster.members[own_member(task, node, held).place].name
     return f"number {roster.serial} of {roster.federation}, in which this client is {name}"
+
+
+def _privacy(joiner: Joiner, task: FederatedTask) -> str:
+    from agnosticfl.deploy.flower.audited import ledger_of
+    from agnosticfl.deploy.node.allowance import LEDGER
+
+    most = joiner.most_epsilon
+    node = {"ledger": joiner.state / LEDGER, **({} if most is None else {"most-epsilon": most})}
+    ledger = ledger_of(task, node)
+    assert ledger is not None
+    reason = ledger.unwilling()
+    check(reason is None, str(reason))
+    own = ledger.spent()
+    return f"ε {own.epsilon:.3g} of {own.budget:g} is spent (δ {own.delta:g})"
 
 
 def _conditions(joiner: Joiner) -> Finding:

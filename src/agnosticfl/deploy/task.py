@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from agnosticfl import __version__
 from agnosticfl.core.federated import Splits
+from agnosticfl.deploy.private import federated_dp
 from agnosticfl.deploy.schema import digest, read_schema, schema_of
 from agnosticfl.errors import BadInput, check
 from agnosticfl.files import write_json
@@ -113,11 +114,7 @@ def federated_config(config: Config, nodes: int) -> Config:
         find_method(config.algorithm).deployable,
         f"algorithm {config.algorithm!r} cannot be deployed: its rounds are more than one sum",
     )
-    check(
-        config.dp is None,
-        "dp cannot be deployed yet: its noise follows from the run's seed, which the server knows",
-    )
-    return msgspec.structs.replace(
+    config = msgspec.structs.replace(
         config,
         clients_per_round=nodes,
         sampling={"name": "uniform"},
@@ -125,11 +122,9 @@ def federated_config(config: Config, nodes: int) -> Config:
         lanes=None,
         checkpoint_every=1,
     )
-
-
-def most_clients(config: Config) -> int:
-    """How many clients the numbers of a secure sum have room for."""
-    return int((config.secure or {}).get("most_clients") or config.clients_per_round)
+    if config.dp is None:
+        return config
+    return msgspec.structs.replace(config, dp=federated_dp(config))
 
 
 def largest_message(config: Config) -> int:

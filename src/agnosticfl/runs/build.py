@@ -3,7 +3,7 @@
 
 import functools
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,7 +15,9 @@ import optax
 from agnosticfl import weights
 from agnosticfl.channels.compression import compressed
 from agnosticfl.channels.dp import Privacy, RunFacts, differential_privacy
+from agnosticfl.channels.dp.noise import independent, scale_among
 from agnosticfl.channels.fixed_point import simulated
+from agnosticfl.channels.noised_tallies import TallyNoise
 from agnosticfl.core import tree
 from agnosticfl.core.channel import ChannelBuilder, plain
 from agnosticfl.core.cohorts import SamplerBuilder
@@ -32,6 +34,7 @@ from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.methods.base import Algorithm, Parts, reports_per_round
 from agnosticfl.options import call_with_options, options_of
 from agnosticfl.privacy.entropy import Secrets, fresh_secret, secret_of_a_test
+from agnosticfl.privacy.noise_source import noise_source
 from agnosticfl.privacy.secret_cohorts import (
     Silo,
     cohorts_of_silos,
@@ -43,8 +46,9 @@ from agnosticfl.registry import ENGINES, MODELS, SAMPLERS, SOURCES
 from agnosticfl.runs import processes
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.judging import Judge, own_parts, simulated_judge
-from agnosticfl.runs.looks import Looks, build_looks
+from agnosticfl.runs.looks import Looks, build_looks, largest_values, public_splits
 from agnosticfl.runs.optimizers import build_optimizer
+from agnosticfl.runs.questions import num_questions
 from agnosticfl.runs.resolve import find_method, given_options
 from agnosticfl.runs.shared import Shared
 from agnosticfl.spans import span
@@ -104,6 +108,7 @@ def assemble(
     rates_in_state: Collection[str] = (),
     judge: Judge | None = None,
     reports: Reporters | None = None,
+    privacy: Privacy | None = None,
     channel: ChannelBuilder | None = None,
     shared: Shared | None = None,
 ) -> Built:
@@ -112,6 +117,7 @@ def assemble(
     Args:
       judge: clients who evaluate, if they are somewhere else; else those of `data` are meant.
       reports: the same for the losses of what they hold out.
+      privacy: the same for the noise that they add.
       rates_in_state: tables whose learning_rate is data of the server's state; see `runs.rates`.
       channel: in the place of the one that the configuration names.
       shared: what other runs were built from; `data` is then kept as long as that.
@@ -125,13 +131,17 @@ def assemble(
     if config.evaluation_by == "clients":
         own, elsewhere = data.test, judge is not None
         server_test = own if own.num_examples and (elsewhere or config.evaluation_share) else None
+        if "test" not in public_splits(config):
+            server_test = None
         if judge is None:
             data = kept_by_clients(config, data)
-            judge = simulated_judge(config, measuring, data)
     readings = metric_readings(model, data.test)
     choose(config.metric, readings, f"metric of model {config.model['name']!r}")
     secrets, silos = build_secrets(config), _silos(config, data)
-    privacy = build_privacy(config, model, data, secrets, silos)
+    privacy = privacy or build_privacy(config, model, data, secrets, silos)
+    if config.evaluation_by == "clients" and judge is None:
+        noise = _noise_of_looks(config, privacy, secrets, readings)
+        judge = simulated_judge(config, measuring, data, noise)
     heldout = reports or _followed(config, data)
     looks = build_looks(config, data, readings, [*model.exact])
 
@@ -183,6 +193,24 @@ def assemble(
         looks=looks,
         secrets=secrets,
     )
+
+
+def _noise_of_looks(
+    config: Config,
+    privacy: Privacy | None,
+    secrets: Secrets | None,
+    readings: Mapping[str, Reading],
+) -> Callable[[int], TallyNoise] | None:
+    """Number of clients who evaluate -> the noise of their sum: that of a round, from each."""
+    if privacy is None or secrets is None:
+        return None
+    source, largest = noise_source(secrets), largest_values(config, readings)
+
+    def noise(clients: int) -> TallyNoise:
+        scale = scale_among(privacy.scale.noise, clients, min(privacy.scale.shares, clients))
+        return TallyNoise(scale, independent(source, clients), largest)
+
+    return noise
 
 
 def kept_by_clients(config: Config, data: Splits) -> Splits:
@@ -265,12 +293,13 @@ def build_privacy(
         "dp: the accounting holds for uniform cohorts of fixed size only; sampling is"
         f" {config.sampling}",
     )
-    for name in data.about.learnt:
-        raise BadInput(f"dp: the {name} of this data was {LEARNT[name]}")
+    check_learnt(data)
+    asked = _asked_of_all(config)
     train, heldout = data.train, _followed(config, data)
     shapes = contribution_shapes(model, train.num_domains)
     number = config.clients_per_round
-    facts = RunFacts(shapes, config.rounds, number, train.num_clients, secrets, silos)
+    sums = config.rounds + asked
+    facts = RunFacts(shapes, config.rounds, number, train.num_clients, secrets, silos, sums)
     privacy: Privacy = call_with_options(differential_privacy, config.dp, "dp", facts)
     if heldout is None:
         return privacy
@@ -282,6 +311,31 @@ def build_privacy(
     }  # of those who train
     where = "dp of the held-out clients"
     return privacy._replace(reports=call_with_options(differential_privacy, own, where, facts))
+
+
+def _asked_of_all(config: Config) -> int:
+    """Sums of an evaluation by those who train, which count against the same clients."""
+    if config.evaluation_by == "server":
+        return 0
+    assert config.dp is not None
+    check(
+        config.dp.get("mode") == "distributed" and config.dp.get("silos") is None,
+        "dp: clients who evaluate (evaluation_by = 'clients') are those who train, and each of"
+        " their sums is counted as a round's is where nothing is gained by sampling: set dp.mode ="
+        " 'distributed', or let the server evaluate",
+    )
+    check(
+        config.weights_follow == "train",
+        "dp: what clients hold out would count against those who train; set weights_follow ="
+        " 'train'",
+    )
+    return num_questions(config)
+
+
+def check_learnt(data: Splits) -> None:
+    """Refuses data of which something was learnt from training clients, which a run would tell."""
+    for name in data.about.learnt:
+        raise BadInput(f"dp: the {name} of this data was {LEARNT[name]}")
 
 
 def _followed(config: Config, data: Splits) -> FederatedData | None:

@@ -171,6 +171,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
 
 
+def most_clients(config: Config) -> int:
+    """How many clients the numbers of a secure sum have room for."""
+    return int((config.secure or {}).get("most_clients") or config.clients_per_round)
+
+
 def config_keys() -> dict[str, Option]:
     """Every key there is, with type, default and meaning."""
     hints = typing.get_type_hints(Config, include_extras=True)

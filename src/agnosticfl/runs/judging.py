@@ -21,6 +21,7 @@ from agnosticfl.runs.config import Config
 from agnosticfl.runs.questions import Question
 
 if TYPE_CHECKING:
+    from agnosticfl.channels.noised_tallies import TallyNoise  # its module needs JAX
     from agnosticfl.core.ledger import Bytes
 
 Judge: TypeAlias = Callable[[Params, Question], Evaluation]
@@ -35,13 +36,19 @@ def own_parts(config: Config, parts: Mapping[str, FederatedData]) -> dict[str, F
     )
 
 
-def build_tally_channel(config: Config, form: Form, clients: int) -> Channel:
-    """What happens to tallies of so many clients on their way into the sum."""
-    check(
-        config.dp is None,
-        "dp: tallies of clients (evaluation_by = 'clients') would be sums without noise; there is"
-        " none for them yet, so let the server evaluate",
-    )
+def build_tally_channel(
+    config: Config, form: Form, clients: int, noise: "TallyNoise | None" = None
+) -> Channel:
+    """What happens to tallies of so many clients on their way into the sum.
+
+    Args:
+      noise: of a private run.
+    """
+    if config.dp is not None:
+        from agnosticfl.channels.noised_tallies import noised_tallies
+
+        assert noise is not None
+        return noised_tallies(noise)
     if config.secure is None:
         return tallies_in_the_clear(form)
     return tallies_in_fixed_point(form, clients, bounds_of(config))
@@ -60,7 +67,8 @@ def check_judged(config: Config, model: Model, data: FederatedData, clients: int
         "client_spread: where clients evaluate (evaluation_by), nobody sees a single one's values",
     )
     form = form_of(model, data)
-    build_tally_channel(config, form, clients)
+    if config.dp is None:
+        build_tally_channel(config, form, clients)
     return form
 
 
@@ -72,8 +80,31 @@ def bytes_asked(params: Params, channel: Channel, form: Form, clients: int) -> "
     return times(clients, Bytes(tree.num_bytes(params), message_bytes(channel, message)))
 
 
-def simulated_judge(config: Config, model: Model, kept: Splits) -> Judge:
-    """The clients of a simulation: some of them, always the same, for a look; all at the end."""
+def said(form: Form, channel: Channel, total: Any, noise: "TallyNoise | None") -> Evaluation:
+    """What a sum of tallies says of a model; with noise, of some metrics only."""
+    tallied = channel.decode((), total, None).total  # type: ignore[arg-type]
+    if noise is None:
+        return told(form, tallied)
+    from agnosticfl.channels.noised_tallies import told_with_noise
+
+    found, none = told(told_with_noise(form, noise), tallied), dict.fromkeys(form.readings)
+    return found._replace(
+        domains={domain: none | values for domain, values in found.domains.items()},
+        overall=none | found.overall,
+    )
+
+
+def simulated_judge(
+    config: Config,
+    model: Model,
+    kept: Splits,
+    noise_for: "Callable[[int], TallyNoise] | None" = None,
+) -> Judge:
+    """The clients of a simulation: some of them, always the same, for a look; all at the end.
+
+    Args:
+      noise_for: of a private run: number of clients -> the noise of their sum.
+    """
     form = check_judged(config, model, kept.test, kept.test.num_clients)
     parts = {"heldout": kept.heldout, "test": kept.test}
     check(
@@ -88,25 +119,27 @@ def simulated_judge(config: Config, model: Model, kept: Splits) -> Judge:
         clients = np.arange(data.num_clients)
         if asked.look:
             clients = some_clients(data, config.evaluation_clients, config.seed)
-        if not data.sizes_of(clients).any():
-            return told(form, form.zeros)
-        measured = measurer(model, data, config.evaluation_batch_size, clients)(params)
-        channel = build_tally_channel(config, form, len(clients))
+        noise = None if noise_for is None else noise_for(len(clients))
+        channel = build_tally_channel(config, form, len(clients), noise)
+        if data.sizes_of(clients).any():
+            measured = measurer(model, data, config.evaluation_batch_size, clients)(params)
+            total = _total(form, channel, measured)
+        else:
+            total = channel.encode((), form.zeros, None)  # type: ignore[arg-type]
         sent = bytes_asked(params, channel, form, len(clients))
-        return told(form, _total(form, channel, measured))._replace(sent=sent)
+        return said(form, channel, total, noise)._replace(sent=sent)
 
     return judge
 
 
-def _total(form: Form, channel: Channel, measured: Measured) -> Tally:
+def _total(form: Form, channel: Channel, measured: Measured) -> Any:
     """The sum over clients, through their channel."""
     if is_plain(channel):
         together = tally(form, measured)
         return together if not together.left_out else added(form, _each(form, measured))
     key = jax.random.key(0)  # nothing of a tally is rounded at random
     words = [channel.summand(channel.encode((), own, key)) for own in _each(form, measured)]
-    total = jax.tree.map(lambda *leaves: sum(leaf.astype(np.int64) for leaf in leaves), *words)
-    return channel.decode((), total, key).total
+    return jax.tree.map(lambda *leaves: sum(leaf.astype(np.int64) for leaf in leaves), *words)
 
 
 def _each(form: Form, measured: Measured) -> Iterator[Tally]:

@@ -8,7 +8,7 @@ who are measured are in no other group, so they spend what the looks at them cos
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -54,6 +54,9 @@ def build_looks(
     """
     if config.dp is None:
         return {}
+    if config.evaluation_by == "clients":  # whose looks are sums like those of training
+        _check_told(config, ["heldout", "test"], exact)
+        return {}
     models = 1 + config.mean_model + (config.evaluation_every > 0)  # last, mean, best
     during = config.rounds // config.evaluation_every if config.evaluation_every else 0
     wanted = {"heldout": during + models, "test": models}
@@ -68,19 +71,30 @@ def build_looks(
         )
         hidden.remove("heldout")
         wanted["heldout"] = 0
+    _check_told(config, hidden, exact)
+    largest = largest_values(config, readings)
+    return {split: _planned(config, wanted[split], largest) for split in hidden}
+
+
+def _check_told(config: Config, hidden: Sequence[str], exact: Collection[str]) -> None:
+    """Refuses what means over clients do not tell."""
+    public = ""
+    if config.evaluation_by == "server":
+        public = f", or state whose results are public, dp.public = {hidden}".replace("'", '"')
     check(
         not hidden or not config.client_spread,
-        "dp: client_spread tells of single clients; set it to false, or state whose results are"
-        f" public, dp.public = {hidden}".replace("'", '"'),
+        f"dp: client_spread tells of single clients; set it to false{public}",
     )
     check(
         not hidden or config.metric not in exact,
         f"dp: metric {config.metric!r} needs what the model says of every single example; choose"
-        ' one that is a mean, such as "loss", or state whose results are public, dp.public ='
-        f" {hidden}".replace("'", '"'),
+        f' one that is a mean, such as "loss"{public}',
     )
-    largest = {name: _largest(config, readings[name]) for name in {"loss": 0, config.metric: 0}}
-    return {split: _planned(config, wanted[split], largest) for split in hidden}
+
+
+def largest_values(config: Config, readings: Mapping[str, Reading]) -> dict[str, float]:
+    """The metrics that noised looks tell, and of each the largest value of a client that counts."""
+    return {name: _largest(config, readings[name]) for name in {"loss": 0, config.metric: 0}}
 
 
 def _planned(config: Config, looks: int, metrics: Mapping[str, float]) -> Look:

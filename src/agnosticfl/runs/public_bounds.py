@@ -21,6 +21,9 @@ from agnosticfl.runs.config import Config
 
 # Options of dp, and what they are if nothing is known.
 FIRST = {"clip": 1.0, "weight": 2.0, "examples": 100.0, "loss": 5.0}
+# Where a search begins: bounds rise by a fifth in a round, but sink by a fiftieth (of a quantile of
+# 0.9 at most a tenth can be within too much).
+LOW = {"clip": 0.02, "weight": 0.1, "examples": 2.0, "loss": 0.1}
 
 
 def find_bounds(
@@ -40,7 +43,7 @@ def find_bounds(
         config, dp=None, secure=None, compress=None, evaluation_every=0, rounds=rounds
     )
     model: Model = MODELS.build(plain.model, "model")
-    channel = following(plain.clients_per_round, quantile)
+    channel = following(plain.clients_per_round, quantile, LOW)
     data, engine = SOURCES.build(plain.data, "data"), build_engine(plain, None, None)
     algorithm = assemble(plain, model, data, engine, channel=lambda _: channel).algorithm
     state, seen = algorithm.init(), list[np.ndarray]()

@@ -32,7 +32,7 @@ from agnosticfl.runs import checkpoint, kept, processes
 from agnosticfl.runs.about import facts_of, write_facts
 from agnosticfl.runs.build import Built, build
 from agnosticfl.runs.config import Config
-from agnosticfl.runs.folder import SPENT, found_before, locked, open_folder, saying_full_disk
+from agnosticfl.runs.folder import found_before, locked, open_folder, saying_full_disk
 from agnosticfl.runs.judging import Judge
 from agnosticfl.runs.playing import numbers, played, small_params
 from agnosticfl.runs.predictions import write_predictions
@@ -122,6 +122,7 @@ def _played_to_the_end(
     """The rounds that are left, and the summary."""
     config, domains, first = built.config, built.data.train.domains, processes.is_first()
     spending = Spending(built, out, state)
+    built = spending.counting(built)
     state, look = spending.state, _lookout(built, spending, say)
     with contextlib.ExitStack() as stack:
         sinks = [stack.enter_context(start(config, out, say)) for start in starts if first]
@@ -200,7 +201,7 @@ def _ended(built: Built, out: Path, state: ServerState, spending: Spending) -> d
         write_predictions(out, "best", built, results)
         summary["best"] = {**look._asdict(), **as_summary(results)}
     if built.privacy is not None:
-        summary["privacy"] = read_json(out / SPENT)
+        summary["privacy"] = spending.told()
     if built.judge is not None:
         whole = functools.reduce(added, [*map(asked_in, records), *asked])
         summary["bytes"] |= as_record(whole)

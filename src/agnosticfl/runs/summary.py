@@ -133,9 +133,9 @@ def _counts(built: Built, results: Mapping[str, Evaluation]) -> dict[str, Any]:
     private, public = built.privacy is not None, public_splits(built.config)
     counted = {s: data for s, data in _splits(built).items() if not private or s in public}
     if built.judge is not None:
-        counted = {"train": built.data.train}
+        counted = {} if private else {"train": built.data.train}
     numbers = {split: domain_counts(data).tolist() for split, data in counted.items()}
-    if built.judge is not None:
+    if built.judge is not None and not private:  # else they are noised numbers of clients
         numbers |= {split: result.examples for split, result in results.items()}
     names = built.data.train.domains
     examples = {split: dict(zip(names, each, strict=True)) for split, each in numbers.items()}

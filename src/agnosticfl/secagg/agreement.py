@@ -26,6 +26,8 @@ class Agreement(NamedTuple):
     fewest: int = 3  # clients in a sum, and holders of a domain in it
     dishonest: int = 1  # so many of a cohort may work for the server, or 5 % if that is more
     dropout: float = 0.1  # server: share of a cohort that it does not wait for
+    # Clients add noise of which the shares of so many honest ones are enough; 0: they add none.
+    honest: int = 0
 
 
 class Member(NamedTuple):

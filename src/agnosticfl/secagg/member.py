@@ -36,7 +36,7 @@ from agnosticfl.secagg.agreement import (
     reckoned_dishonest,
     rings_of,
 )
-from agnosticfl.secagg.company import check_company, check_weight
+from agnosticfl.secagg.company import check_company, check_noise, check_weight
 from agnosticfl.secagg.graph import GraphPlan, holders_of, neighbours, quorum, tolerates
 from agnosticfl.secagg.memory import Part, State
 from agnosticfl.secagg.messages import (
@@ -190,6 +190,7 @@ def _advertise(member: Member, state: State, setup: Setup) -> Replied:
     fewest = agreement.fewest
     _need(len(cohort) >= fewest, f"the cohort has {len(cohort)} clients, fewer than {fewest}")
     check_company(member, cohort, "in the cohort")
+    check_noise(member, cohort)
     plan, n = GraphPlan(setup.neighbours, setup.threshold), len(cohort)
     liars = reckoned_dishonest(agreement, n)
     bears = tolerates(n, plan, liars)

@@ -7,7 +7,7 @@ promised.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -25,6 +25,7 @@ from agnosticfl.channels.dp.ftrl import (
 from agnosticfl.channels.dp.noise import (
     ROOM,
     Scale,
+    by_clients,
     independent,
     rounding_sensitivity,
     scale_for,
@@ -36,7 +37,7 @@ from agnosticfl.core.state import ServerState
 from agnosticfl.errors import check, choose
 from agnosticfl.options import AtLeastOne, Positive
 from agnosticfl.privacy import accounting, ledger
-from agnosticfl.privacy.accounting import Accountant, Budget, Charge
+from agnosticfl.privacy.accounting import ROUNDED, Accountant, Budget, Charge
 from agnosticfl.privacy.entropy import Secrets, fresh_secret
 from agnosticfl.privacy.ledger import Plan
 from agnosticfl.privacy.noise_source import noise_source
@@ -54,6 +55,15 @@ class RunFacts(NamedTuple):
     num_clients: int  # K
     secrets: Secrets | None = None  # the run's own; fresh ones if None
     silos: Sequence[Silo] | None = None  # where clients are, if those are owners of examples
+    sums: int | None = None  # of one client that are opened in all; T if None
+    federation: "Federation | None" = None  # if clients are somewhere else
+
+
+class Federation(NamedTuple):
+    """Clients that add their shares of the noise themselves, and keep count of what they spend."""
+
+    most_clients: int  # in a sum
+    asked: Callable[[], int]  # how many sums they were asked for so far
 
 
 class Privacy(NamedTuple):
@@ -70,6 +80,7 @@ class Privacy(NamedTuple):
     silos: Mapping[str, tuple[int, int, Accountant]] | None = (
         None  # owners, per round, what it costs
     )
+    federation: Federation | None = None
     # Of the held-out clients, if their losses move λ. Nobody is in both groups, so a client spends
     # what its own group does.
     reports: "Privacy | None" = None
@@ -88,6 +99,7 @@ def differential_privacy(
     examples: Positive = 100.0,
     loss: Positive = 5.0,
     quantile: Annotated[float, Meta(ge=0, lt=1)] = 0.5,
+    honest: AtLeastOne | None = None,
     silos: Literal["domain"] | None = None,
     public: Sequence[Literal["heldout", "test"]] = (),
     test_seed: Annotated[int, Meta(ge=0)] | None = None,
@@ -109,6 +121,8 @@ def differential_privacy(
       loss: first bound on a client's mean loss, so that ‖L^k‖ ≤ loss · examples.
       quantile: of the updates' norms, which `clip` follows (the other bounds follow a higher one);
         0 for fixed bounds.
+      honest: distributed noise: the shares of so many clients are as much noise as is counted, so
+        that others may be missing or known to somebody; by default those of all c.
       silos: `"domain"` if the data's clients are owners of examples (patients), and those of one
         domain are in one silo (a hospital), which clips, draws and noises for itself. Then ε is for
         one owner, silo by silo.
@@ -137,7 +151,17 @@ def differential_privacy(
     check(0 <= quantile < 1, f"dp: quantile is {quantile}; it must be from 0 (fixed) to below 1")
     size = vector_size(run.like)
     places = 1 if run.silos is None else len(run.silos)
-    shares = 1 if mode == "central" else c if run.silos is None else places
+    by_each = mode == "distributed" and run.silos is None
+    check(
+        honest is None or (by_each and honest <= c),
+        f"dp: honest is {honest}; it is for noise that each of c clients adds (mode 'distributed',"
+        f" no silos), and at most c = {c}",
+    )
+    draws = c if by_each else places  # every silo noises its own sum
+    shares = (honest or c) if by_each else 1 if mode == "central" else places
+    most = c if run.federation is None else run.federation.most_clients
+    wide = math.sqrt(most / shares) if by_each else 1.0
+    sums = run.rounds if run.sums is None else run.sums
     check(
         run.silos is None or noise == "independent",
         "dp: silos add noise of their own, which is independent from round to round",
@@ -147,20 +171,25 @@ def differential_privacy(
     if noise != "independent":
         strategy = find_strategy(noise, run.rounds, max(population // c, 1))
 
+    def units_of(z: float) -> int:
+        return units_for(most, z * wide)
+
     def accountant(units: int | None, rate: float) -> Accountant:
         """With these units, or with those that suit each z."""
 
         def sensitivity(z: float) -> float:
-            return rounding_sensitivity(size, units or units_for(c, z))
+            if run.federation is not None:
+                return 1 + ROUNDED  # of all kinds of sums, as every client counts
+            return rounding_sensitivity(size, units or units_of(z))
 
         def lattice(z: float, rounds: int) -> float:
-            return accounting.off_lattice(z * (units or units_for(c, z)), rounds * size)
+            return accounting.off_lattice(z * (units or units_of(z)), rounds * size)
 
         if (found := strategy) is not None:
             return accounting.one_release(
-                lambda z: sensitivity_of(found, size, units or units_for(c, z)), lattice
+                lambda z: sensitivity_of(found, size, units or units_of(z)), lattice
             )
-        if mode == "distributed" and run.silos is None:
+        if by_each:
             return accounting.known_cohorts(sensitivity)
         return accounting.sampled_gaussian(rate, sensitivity, lattice)
 
@@ -168,21 +197,22 @@ def differential_privacy(
     budget = accounting.check_budget(Budget(epsilon, delta, accountant(None, worst)))
     z = noise_multiplier
     if z is None:
-        z = accounting.find_noise(budget, run.rounds)
+        z = accounting.find_noise(budget, sums)
     check(0 < z < math.inf, f"dp: noise_multiplier is {z}; it must be a number above 0")
-    units = units_for(c, z)
+    units = units_of(z)
+    _check_fine(run, size, units)
     budget, scale = (
         budget._replace(accountant=accountant(units, worst)),
         scale_for(z, units, shares),
     )
-    draws = places if mode == "central" else shares  # every silo noises its own sum
     spread = math.sqrt(draws / shares) if strategy is None else strategy.spread
     scale = scale._replace(spread=spread)
-    accounting.check_rounds(budget, scale.noise, run.rounds)
+    accounting.check_rounds(budget, scale.noise, sums)
     reports = not jax.tree.leaves(run.like.weighted_delta)
     following = follow(quantile, scale.noise * scale.spread, c, run.rounds)
     source = noise_source(run.secrets or Secrets(fresh_secret()))
     release = independent(source, draws) if strategy is None else correlated(source, strategy)
+    release = release if run.federation is None else by_clients
     bounds = ClipBounds(clip / c, weight / c, loss * examples, examples)
     channel = private(bounds, scale, c, following, release, reports)
     words = "fixed" if following is None else f"move after every {following.every} rounds"
@@ -200,6 +230,17 @@ def differential_privacy(
         test_seed,
         strategy,
         counted or None,
+        run.federation,
+    )
+
+
+def _check_fine(run: RunFacts, size: int, units: int) -> None:
+    """Refuses a federation whose whole numbers are too coarse for what its clients count with."""
+    check(
+        run.federation is None or rounding_sensitivity(size, units) <= 1 + ROUNDED,
+        f"dp: a vector of {size} numbers in units of 1/{units}, for which 32 bits have room, may be"
+        f" {math.sqrt(size) / (2 * units):.2g} longer by rounding; a federation counts with"
+        f" {ROUNDED:.2g}: fewer clients per round, or a smaller model",
     )
 
 
@@ -214,6 +255,8 @@ def going_on(
       before: the statement that an interrupted run left, at `place`; None at the start.
     """
     done = int(state.round)
+    if privacy.federation is not None:  # whose clients keep count, and add what the task says
+        return state, [Plan((), privacy.scale.noise)]
     check(
         privacy.strategy is None or before is None,
         "dp: a run with correlated noise cannot go on, since the noise that it would take back was"
@@ -249,6 +292,8 @@ def going_on(
 
 def statement(privacy: Privacy, plans: list[Plan], rounds: int) -> dict[str, Any]:
     """What is spent after `rounds` rounds since the run started or went on, for the run folder."""
+    if privacy.federation is not None:
+        return _spent_by_clients(privacy, privacy.federation)
     groups = [privacy] if privacy.reports is None else [privacy, privacy.reports]
     training, *reporting = (
         _spent(group, ledger.charged(plan, rounds))
@@ -281,6 +326,23 @@ def _spent(privacy: Privacy, charges: tuple[Charge, ...]) -> dict[str, Any]:
         "bounds": privacy.bounds,
         "population": privacy.population,
         "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
+    }
+
+
+def _spent_by_clients(privacy: Privacy, federation: Federation) -> dict[str, Any]:
+    """What a client that took part in everything has spent; none goes beyond the budget."""
+    sums = federation.asked()
+    said = _spent(privacy, (Charge(privacy.scale.noise, sums),))
+    for name in ("rounds", "charged", "population"):  # sums are counted; K does not matter
+        del said[name]
+    return {
+        **said,
+        "sums": sums,
+        "epsilon": min(said["epsilon"], privacy.budget.epsilon),
+        "trusted": f"nobody, if {privacy.scale.shares} clients in every sum are honest",
+        "honest": privacy.scale.shares,
+        "amplification": "none is claimed: the server knows who takes part",
+        "counted_by": "every client, which keeps a ledger of its own and stops at its budget",
     }
 
 

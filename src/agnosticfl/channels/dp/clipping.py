@@ -14,9 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from agnosticfl.channels.dp.noise import Release, Scale, released, to_whole_numbers
+from agnosticfl.channels.dp.noise import (
+    Release,
+    Scale,
+    by_clients,
+    released,
+    to_whole_numbers,
+    too_long,
+)
 from agnosticfl.core import tree
-from agnosticfl.core.channel import Channel, Decoded
+from agnosticfl.core.channel import Adders, Channel, Decoded
 from agnosticfl.core.contribution import ClientSum
 from agnosticfl.core.model import Params
 
@@ -134,7 +141,11 @@ def private(
         )
         return Decoded(sums, after, report)
 
-    return Channel(init, encode, lambda message: message, decode)
+    def implausible(state: PrivacyState, total: Any, adders: Adders) -> str | None:
+        del state
+        return too_long(total, scale, adders.clients) if release is by_clients else None
+
+    return Channel(init, encode, lambda message: message, decode, implausible=implausible)
 
 
 def moved(state: PrivacyState, within: Array, following: Follow) -> PrivacyState:

@@ -17,6 +17,7 @@ from jax import Array
 from jax.experimental import io_callback
 
 from agnosticfl.errors import check
+from agnosticfl.privacy.accounting import ROUNDED
 from agnosticfl.privacy.discrete import LARGEST_SIGMA
 from agnosticfl.privacy.noise_source import NoiseSource
 
@@ -57,6 +58,27 @@ def independent(source: NoiseSource, shares: int) -> Release:
     return release
 
 
+def by_clients(total: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+    """A sum to which clients of a federation have added their shares of the noise themselves."""
+    del sigma
+    return np.asarray(total).astype(np.float32)
+
+
+def too_long(total: Any, scale: Scale, clients: int) -> str | None:
+    """Why whole numbers cannot be a noised sum of so many clients; None if they can.
+
+    Each vector is at most `scale.units` long, but for rounding. The noise of n clients in d numbers
+    is longer than σ √n (√d + 10) with a probability below e^−50.
+    """
+    flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total)]).astype(np.float64)
+    length = float(np.linalg.norm(flat))
+    noise = scale.sigma * math.sqrt(clients) * (math.sqrt(flat.size) + NOISE_WIDTH)
+    most = clients * scale.units * (1 + ROUNDED) + noise
+    if length <= most:
+        return None
+    return f"it is {length / most:.3g} times as long as {clients} clients and their noise can be"
+
+
 def to_whole_numbers(vector: Any, units: Array) -> Any:
     """A client's vector in units; each number is wrong by half a unit at most."""
     return jax.tree.map(lambda leaf: jnp.rint(leaf * units).astype(jnp.int32), vector)
@@ -89,6 +111,12 @@ def scale_for(noise: float, units: int, shares: int) -> Scale:
         f" {SMALLEST_SIGMA} to {LARGEST_SIGMA}",
     )
     return Scale(units, sigma, shares)
+
+
+def scale_among(noise: float, clients: int, honest: int) -> Scale:
+    """The scale for a sum over `clients`, of whom the shares of `honest` are noise `noise` (z)."""
+    wide = math.sqrt(clients / honest)
+    return scale_for(noise, units_for(clients, noise * wide), honest)._replace(spread=wide)
 
 
 def rounding_sensitivity(size: int, units: int) -> float:

@@ -14,7 +14,10 @@ from flwr.app import Context, Message, RecordDict
 from agnosticfl.deploy.flower.records import DECLINED, OVER, REQUEST, ROUND, SECURE
 from agnosticfl.deploy.node import audit
 from agnosticfl.deploy.node.allowance import Allowance
+from agnosticfl.deploy.node.ledger import Ledger
+from agnosticfl.deploy.private import cost
 from agnosticfl.deploy.task import FederatedTask
+from agnosticfl.errors import check
 from agnosticfl.runs.config import as_table
 from agnosticfl.secagg.messages import Refused, kind_of
 
@@ -28,7 +31,28 @@ def allowance_of(task: FederatedTask, node: Mapping[str, Any]) -> Allowance:
     """What the operator of a node allows in the run of `task`."""
     files = {name: Path(str(node[name])) for name in ("rounds", "consent") if node.get(name)}
     return Allowance(
-        task.run, int(node.get("most-rounds", 0)), files.get("rounds"), files.get("consent")
+        task.run,
+        int(node.get("most-rounds", 0)),
+        files.get("rounds"),
+        files.get("consent"),
+        ledger_of(task, node),
+    )
+
+
+def ledger_of(task: FederatedTask, node: Mapping[str, Any]) -> Ledger | None:
+    """What a node has spent of its privacy; None if the run is not private."""
+    dp = task.config.dp
+    if dp is None:
+        return None
+    check("ledger" in node, "this node was started without its ledger")
+    most = node.get("most-epsilon")
+    return Ledger(
+        Path(str(node["ledger"])),
+        task.run,
+        cost(task.config),
+        float(dp["epsilon"]),
+        float(dp["delta"]),
+        None if most is None else float(most),
     )
 
 
@@ -66,6 +90,9 @@ def entry(
     if event == "contributed":
         secure, dp = table.get("secure"), table.get("dp")
         line |= {"bounds": secure or table.get("compress"), "noise": dp, "privacy_spent": None}
+        ledger = ledger_of(task, context.node_config)
+        if ledger is not None:
+            line["privacy_spent"] = ledger.spent()._asdict()
         line["readable_by_server"] = secure is None
     return line
 

@@ -33,12 +33,12 @@ from agnosticfl.deploy.task import (
     TRAINING,
     FederatedTask,
     check_program,
-    most_clients,
     read_task,
 )
 from agnosticfl.errors import BadInput, check
 from agnosticfl.registry import SOURCES
 from agnosticfl.runs.about import facts_of, facts_of_store
+from agnosticfl.runs.config import most_clients
 from agnosticfl.secagg.messages import Refused
 
 if TYPE_CHECKING:
@@ -119,6 +119,8 @@ def client_app(
             return step(message, context)
         if "roster" in context.node_config:
             raise Refused("this node takes part in secure rounds only")
+        if agreed().config.dp is not None:
+            raise Refused("a private run has secure rounds only")
         own = own_data(context)
         return declined(context, own.data.num_examples, round_name(message)) or RecordDict(
             {SUM: to_record(vector(message, context, own))}
@@ -163,6 +165,8 @@ def client_app(
             if kind != TRAINING:  # sums of each domain by itself: none has more weight than others
                 return vector(message, context, data), task.domains
             alpha = to_arrays(message.content.array_records[ARRAYS])["alpha"]
+            if task.config.dp is not None:  # noise covers each client, whatever has weight
+                return vector(message, context, data), consent.any_weight(alpha, task.domains)
             least = float((task.config.secure or {}).get("least_alpha", 0))
             weighty = consent.weighty(alpha, task.domains, least)
             return vector(message, context, data), weighty

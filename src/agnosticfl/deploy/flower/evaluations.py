@@ -13,13 +13,13 @@ from agnosticfl.core.federated import Splits
 from agnosticfl.core.ledger import Bytes
 from agnosticfl.core.model import Model, Params
 from agnosticfl.core.precision import model_in_precision
-from agnosticfl.core.tally import told
 from agnosticfl.deploy.flower.federation import LOG, NoProgress
-from agnosticfl.deploy.task import NO_PROGRESS, most_clients
+from agnosticfl.deploy.private import tally_noise
+from agnosticfl.deploy.task import NO_PROGRESS
 from agnosticfl.engines.reporters import Reporters
 from agnosticfl.runs.build import build_report_channel
-from agnosticfl.runs.config import Config
-from agnosticfl.runs.judging import Judge, build_tally_channel, bytes_asked, check_judged
+from agnosticfl.runs.config import Config, most_clients
+from agnosticfl.runs.judging import Judge, build_tally_channel, bytes_asked, check_judged, said
 from agnosticfl.runs.questions import Question, num_looks
 
 
@@ -44,8 +44,9 @@ def federated_judge(config: Config, model: Model, data: Splits, ask: Ask) -> Jud
     """
     room = most_clients(config)
     form = check_judged(config, model_in_precision(model, config.precision), data.test, room)
-    channel, key = build_tally_channel(config, form, room), jax.random.key(0)
-    nobody = channel.encode((), form.zeros, key)
+    noise = None if config.dp is None else tally_noise(config, form.readings)
+    channel = build_tally_channel(config, form, room, noise)
+    nobody = channel.encode((), form.zeros, jax.random.key(0))
     way = Way(channel, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), nobody))
     known: dict[int, Evaluation] = {}  # a model at its end may be one that was looked at
 
@@ -57,11 +58,12 @@ def federated_judge(config: Config, model: Model, data: Splits, ask: Ask) -> Jud
         sent = bytes_asked(params, channel, form, config.clients_per_round)
         if not asked.look and asked.number <= num_looks(config):
             sent = Bytes(0, 0)  # it was asked before, as a look, and the sum was kept
-        found = told(form, channel.decode((), total, key).total)._replace(sent=sent)
+        found = said(form, channel, total, noise)._replace(sent=sent)
         fields = {"event": "evaluation", "number": asked.number, "examples": sum(found.examples)}
+        fields |= {"what": "examples" if noise is None else "clients, as far as noise tells"}
         fields |= {"bytes_down": sent.down, "bytes_up": sent.up}
-        LOG.info("evaluation %(number)d: %(examples)d examples", fields)
-        if not asked.look and not any(found.examples):
+        LOG.info("evaluation %(number)d: %(examples)d %(what)s", fields)
+        if not asked.look and not any(found.examples) and noise is None:
             raise NoProgress(
                 f"{NO_PROGRESS}: no sum came of evaluation {asked.number}, which no client answers"
                 " twice; the last model is in the run folder"

@@ -32,6 +32,23 @@ from agnosticfl.secagg.memory import IDLE, State, dump, load
 from agnosticfl.secagg.messages import Join, Refused, Sum, kind_of
 
 
+def member_settings(
+    roster: Path, key: Path, fewest: int, dishonest: int, alone: str
+) -> dict[str, str | int]:
+    """What a node is told of its place in secure rounds, as `own_member` reads it.
+
+    Args:
+      key: its node key; the one that signs lies beside it.
+    """
+    return {
+        "roster": str(roster),
+        "signing-key": str(key.with_suffix(".sign").resolve()),
+        "fewest": fewest,
+        "dishonest": dishonest,
+        "alone": alone,
+    }
+
+
 def own_member(
     task: FederatedTask,
     node_config: Mapping[str, Any],

@@ -48,10 +48,10 @@ from agnosticfl.deploy.flower.records import AHEAD, ARRAYS, REQUEST, ROUND, SECU
 from agnosticfl.deploy.flower.standing import Standing
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy, Way
 from agnosticfl.deploy.flower.willing import Looking
-from agnosticfl.deploy.task import EVALUATION, TRAINING, most_clients
+from agnosticfl.deploy.task import EVALUATION, TRAINING
 from agnosticfl.errors import check
 from agnosticfl.files import write_bytes
-from agnosticfl.runs.config import Config
+from agnosticfl.runs.config import Config, most_clients
 from agnosticfl.secagg.agreement import Agreement, in_words, num_with_domain
 from agnosticfl.secagg.graph import waited_for
 from agnosticfl.secagg.messages import Refused
@@ -84,6 +84,9 @@ class SecureStrategy(AgnosticStrategy):
         self.standing, self.key = standing, key
         own = verify_key(key) == standing.agreement.server
         check(own, "the server's signing key is not the app's")
+        # Beside the run folder, a line for each sum that vectors were asked for.
+        self._asked = folder.with_name(f"{folder.name}.asked")
+        self._run = standing.agreement.run.decode(errors="replace")
         asked, room = num_asked(policy), most_clients(config)
         check(
             asked <= room,
@@ -114,6 +117,15 @@ class SecureStrategy(AgnosticStrategy):
         other.kind, other._next = kind, None
         return other
 
+    def sums_asked(self) -> int:
+        lines = self._asked.read_text("utf-8").splitlines() if self._asked.exists() else []
+        return sum(line.rpartition(" ")[0] == self._run for line in lines)
+
+    def _note_asked(self, attempt: Attempt) -> None:
+        if self.privacy is not None:
+            with self._asked.open("a", encoding="utf-8") as file:
+                file.write(f"{self._run} {attempt.kind}-{attempt.round}-{attempt.number}\n")
+
     def attempt(self, grid: Grid, sent: Broadcast, attempt: Attempt) -> Any:
         """Σ_k over the clients that stay to the end, or `Abandoned`."""
         sizes = wire.sizes(self.message)
@@ -142,6 +154,7 @@ class SecureStrategy(AgnosticStrategy):
         sent = wire.digest(attempt.round, arrays)
         opening = Opening(coming.prepared, attempt.round, length, short, bits, sent)  # type: ignore[arg-type]
         following = self._following(grid, attempt)
+        self._note_asked(attempt)
         try:
             while opening.requests:
                 self._step(grid, opening, coming.nodes, following, arrays, attempt)

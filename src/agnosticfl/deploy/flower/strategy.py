@@ -44,6 +44,7 @@ from agnosticfl.deploy.flower.federation import (
 )
 from agnosticfl.deploy.flower.records import ARRAYS, ROUND, SUM, to_arrays, to_record
 from agnosticfl.deploy.flower.willing import Looking, gather_willing, still_needed
+from agnosticfl.deploy.private import privacy_of
 from agnosticfl.deploy.task import EVALUATION, REPORT
 from agnosticfl.engines.base import Engine, as_it_is
 from agnosticfl.errors import check
@@ -76,7 +77,8 @@ class AgnosticStrategy(Strategy):
         self.config, self.folder, self.policy = config, folder, check_policy(policy)
         self.data, self.model = data, model or MODELS.build(config.model, "model")
         sums = contribution_shapes(self.model, data.train.num_domains)
-        self.channel = build_channel(config)(sums)
+        self.privacy = None if config.dp is None else privacy_of(config, sums, self.sums_asked)
+        self.channel = build_channel(config, self.privacy)(sums)
         self.message = message_shapes(self.channel, sums)  # the shapes of what a client sends
         self.total = jax.eval_shape(self.channel.summand, self.message)  # and of their sum
 
@@ -127,7 +129,13 @@ class AgnosticStrategy(Strategy):
             if config.weights_follow == "heldout":
                 reports = federated_reports(config, self.data, self._asking(grid, REPORT))
         built = assemble(
-            config, self.model, self.data, lambda *_: federation, judge=judge, reports=reports
+            config,
+            self.model,
+            self.data,
+            lambda *_: federation,
+            judge=judge,
+            reports=reports,
+            privacy=self.privacy,
         )
         algorithm = built.algorithm
 
@@ -162,6 +170,10 @@ class AgnosticStrategy(Strategy):
         other = copy.copy(self)
         other.channel, other.message, other.total = way.channel, way.message, way.message
         return other
+
+    def sums_asked(self) -> int:
+        """For how many secure sums clients were asked for their vectors: in the clear, none."""
+        return 0
 
     def attempt(self, grid: Grid, sent: Broadcast, attempt: Attempt) -> Any:
         """Σ_k over the clients that report in time, or `Abandoned`."""
@@ -256,9 +268,11 @@ class AgnosticStrategy(Strategy):
 def _say_done(record: Record) -> None:
     """A line of the log with the round's record in it."""
     losses = [loss for loss in record["loss"] if loss is not None]
-    fields = {"event": "round", "round": record["round"], "seconds": record["seconds"]}
-    fields |= {"worst": max(losses, default=float("nan")), "record": record}
-    LOG.info("round %(round)d is done in %(seconds).1f s; the worst loss is %(worst).4g", fields)
+    seconds = record["seconds"]  # None in a private run
+    fields = {"event": "round", "round": record["round"], "seconds": seconds, "record": record}
+    fields |= {"took": "" if seconds is None else f" in {seconds:.1f} s"}
+    fields |= {"worst": max(losses, default=float("nan"))}
+    LOG.info("round %(round)d is done%(took)s; the worst loss is %(worst).4g", fields)
 
 
 def _sum(content: RecordDict) -> ArrayRecord:

@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from agnosticfl.deploy.node.ledger import Ledger
 from agnosticfl.errors import BadInput, check
 from agnosticfl.files import write_json
 
 ROUNDS = "rounds.json"  # in a client's state folder
+LEDGER = "privacy.json"  # likewise: what it has spent of its privacy
 
 
 class Allowance(NamedTuple):
@@ -19,22 +21,29 @@ class Allowance(NamedTuple):
     most_rounds: int = 0  # 0: as many as the task has
     taken: Path | None = None  # the file with the rounds that were taken part in
     consent: Path | None = None  # the file with the names of runs that are allowed
+    ledger: Ledger | None = None  # of its privacy, if the run is private
 
     def unwilling(self, name: str) -> str | None:
         """Why the client takes no part in the round of that name; None if it may."""
         if self.consent is not None and self.run not in consented(self.consent):
             return f"its operator has not written {self.run} into {self.consent}"
-        if not self.most_rounds or self.taken is None:
-            return None
+        spent = None if self.ledger is None else self.ledger.unwilling()
+        if spent is not None or not self.most_rounds or self.taken is None:
+            return spent
         before = taken(self.taken).get(self.run, [])
         if name in before or len(before) < self.most_rounds:
             return None
         return f"it took part in {len(before)} rounds of {self.run}, the most its operator allows"
 
     def take(self, name: str) -> None:
-        """Writes down a round before its work is done; `BadInput` if it is not allowed."""
+        """Writes down a round before its work is done; `BadInput` if it is not allowed.
+
+        In a private run each time is charged, also that of an attempt at the same round.
+        """
         reason = self.unwilling(name)
         check(reason is None, str(reason))
+        if self.ledger is not None:
+            self.ledger.charge()
         if not self.most_rounds or self.taken is None:
             return
         known = taken(self.taken)

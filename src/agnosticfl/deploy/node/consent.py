@@ -22,9 +22,7 @@ def weighty(alpha: np.ndarray, domains: Sequence[str], least: float) -> tuple[st
     Args:
       least: the task's `secure.least_alpha`.
     """
-    usual = (np.dtype("<f4"), (len(domains),))
-    if (alpha.dtype, alpha.shape) != usual or not np.isfinite(alpha).all():
-        raise Refused(f"α is not {len(domains)} finite numbers of 32 bits, one for each domain")
+    _check_numbers(alpha, domains)
     if not abs(float(alpha.max()) - 1) < ROUNDING:
         raise Refused(f"the largest α is {alpha.max():.6g}, not 1")
     lowest = int(alpha.argmin())
@@ -35,6 +33,18 @@ def weighty(alpha: np.ndarray, domains: Sequence[str], least: float) -> tuple[st
         )
     heavy = alpha >= max(least, LEAST) * (1 - ROUNDING)
     return tuple(name for name, has_weight in zip(domains, heavy, strict=True) if has_weight)
+
+
+def any_weight(alpha: np.ndarray, domains: Sequence[str]) -> tuple[str, ...]:
+    """The same where noise covers each client: any α will do, and all domains count."""
+    _check_numbers(alpha, domains)
+    return tuple(domains)
+
+
+def _check_numbers(alpha: np.ndarray, domains: Sequence[str]) -> None:
+    usual = (np.dtype("<f4"), (len(domains),))
+    if (alpha.dtype, alpha.shape) != usual or not np.isfinite(alpha).all():
+        raise Refused(f"α is not {len(domains)} finite numbers of 32 bits, one for each domain")
 
 
 def check_stated(held: Collection[str], stated: Collection[str]) -> None:

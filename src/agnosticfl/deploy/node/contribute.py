@@ -8,7 +8,7 @@ import numpy as np
 
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.errors import check, require
-from agnosticfl.runs.config import Config
+from agnosticfl.runs.config import Config, most_clients
 
 if TYPE_CHECKING:
     from agnosticfl.core.contribution import ClientSum  # its module takes a second to load
@@ -89,12 +89,12 @@ def answer(call: Call, sums: "ClientSum", state: Mapping[str, np.ndarray]) -> di
 
     One that was made in NumPy goes there without JAX, and becomes the same numbers.
     """
-    if isinstance(sums.beta, np.ndarray) and call.config.dp is None:
+    update, in_numpy = sums.weighted_delta, isinstance(sums.beta, np.ndarray)
+    if in_numpy and isinstance(update, dict) and update.keys() == call.params.keys():
+        # By names, in the order in which the server has them: "layers.2" before "layers.10".
+        sums = sums._replace(weighted_delta=[update[name] for name in call.params])
+    if in_numpy and call.config.dp is None:
         place = Place(call.seed, call.round, call.client)
-        update = sums.weighted_delta
-        if isinstance(update, dict) and update.keys() == call.params.keys():
-            # By names, in the order in which the server has them: "layers.2" before "layers.10".
-            sums = sums._replace(weighted_delta=[update[name] for name in call.params])
         return answer_in_numpy(call.config, place, sums, state, call.config.compress)
     jax: Any = require("jax", "noise of a client that trains with PyTorch", "deploy")
 
@@ -104,9 +104,29 @@ def answer(call: Call, sums: "ClientSum", state: Mapping[str, np.ndarray]) -> di
     from agnosticfl.deploy import wire
     from agnosticfl.runs.build import build_channel
 
-    channel = build_channel(call.config, None)(jax.eval_shape(lambda: sums))
+    like = jax.eval_shape(lambda: sums)
+    if call.config.dp is not None:
+        return _private_answer(call, sums, like, state)
+    channel = build_channel(call.config, None)(like)
     key = jax.random.fold_in(client_key(call.seed, call.round, call.client), ENCODE)
     return wire.pack(channel.encode(tree.from_named(state, channel.init()), sums, key))
+
+
+def _private_answer(
+    call: Call, sums: "ClientSum", like: "ClientSum", state: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The same under differential privacy: clipped and noised as the client's own task says."""
+    import jax
+
+    from agnosticfl.core.contribution import usable
+    from agnosticfl.deploy.node.noised import check_state, with_noise
+    from agnosticfl.deploy.private import privacy_of
+
+    privacy = privacy_of(call.config, like)
+    channel = privacy.channel(like)
+    own = check_state(channel, state)
+    no_key = jax.random.key(0)  # nothing is rounded at random
+    return with_noise(channel.encode(own, usable(sums), no_key), privacy.scale)
 
 
 class Place(NamedTuple):
@@ -129,7 +149,6 @@ def answer_in_numpy(
     from agnosticfl.core import threefry
     from agnosticfl.core.channel import ENCODE
     from agnosticfl.deploy import wire
-    from agnosticfl.deploy.task import most_clients
     from agnosticfl.runs.judging import bounds_of
 
     check(config.dp is None, "dp: in NumPy there is no noise yet")

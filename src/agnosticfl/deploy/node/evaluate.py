@@ -22,11 +22,12 @@ from agnosticfl.core.model import Model
 from agnosticfl.core.tally import Form, Tally, form_of, tally, told
 from agnosticfl.deploy import wire
 from agnosticfl.deploy.node.contribute import Place, answer_in_numpy
-from agnosticfl.deploy.task import EVALUATION, REPORT, most_clients
+from agnosticfl.deploy.private import tally_noise
+from agnosticfl.deploy.task import EVALUATION, REPORT
 from agnosticfl.errors import check
 from agnosticfl.files import finite
 from agnosticfl.registry import MODELS
-from agnosticfl.runs.config import Config
+from agnosticfl.runs.config import Config, most_clients
 from agnosticfl.runs.judging import build_tally_channel
 from agnosticfl.runs.questions import num_questions, split_asked
 from agnosticfl.secagg.messages import Refused
@@ -131,8 +132,19 @@ def encoded(asked: Asked, figures: Figures) -> dict[str, np.ndarray]:
         place = Place(asked.seed, asked.number, asked.client)
         own = usable(ClientSum({}, none, loss, count, none))  # type: ignore[arg-type]
         return answer_in_numpy(asked.config, place, own, {})
-    channel = build_tally_channel(asked.config, figures.form, most_clients(asked.config))
+    clients = most_clients(asked.config)
+    if asked.config.dp is not None:
+        return _private(asked, figures, clients)
+    channel = build_tally_channel(asked.config, figures.form, clients)
     return wire.pack(channel.encode((), figures.own, None))  # type: ignore[arg-type]
+
+
+def _private(asked: Asked, figures: Figures, clients: int) -> dict[str, np.ndarray]:
+    from agnosticfl.deploy.node.noised import with_noise  # here: it needs JAX
+
+    noise = tally_noise(asked.config, figures.form.readings)
+    channel = build_tally_channel(asked.config, figures.form, clients, noise)
+    return with_noise(channel.encode((), figures.own, None), noise.scale)  # type: ignore[arg-type]
 
 
 def in_words(asked: Asked, figures: Figures) -> str:

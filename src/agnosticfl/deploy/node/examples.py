@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a node of a federation holds: the examples of one client."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from agnosticfl.core.federated import FederatedData
+from agnosticfl.core.keeping import KEPT
 from agnosticfl.errors import check, choose
+from agnosticfl.runs.config import Config
 
 
 def one_client(data: FederatedData, number: int = 0) -> FederatedData:
@@ -48,6 +52,14 @@ def domains_dealt(data: FederatedData, nodes: int) -> list[tuple[str, ...]]:
 def held_domains(data: FederatedData) -> tuple[str, ...]:
     """The domains of which there are examples."""
     return tuple(data.domains[int(number)] for number in np.unique(data.domain))
+
+
+def used_domains(splits: Mapping[str, FederatedData], config: Config) -> list[str]:
+    """The domains of a client's store: of what it trains with and, if it has splits to measure
+    with, of these."""
+    keeps = config.evaluation_by == "clients" and config.evaluation_share == 0
+    used = [name for name in ("train", *(KEPT if keeps else ())) if name in splits]
+    return sorted({domain for name in used for domain in held_domains(splits[name])})
 
 
 def _owner(data: FederatedData, nodes: int) -> np.ndarray:

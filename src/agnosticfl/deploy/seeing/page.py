@@ -78,7 +78,7 @@ def _tiles(view: View) -> Iterable[tuple[str, str]]:
     if status is None:
         return
     yield "rounds done", f"{status.done} of {status.rounds}"
-    if last is not None:
+    if last is not None and last.seconds is not None:
         yield "last round", words.span(last.seconds)
     if status.stage and view.up:
         yield "in this stage", words.span(view.now - status.stage_begun)

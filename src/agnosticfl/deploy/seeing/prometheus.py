@@ -64,7 +64,8 @@ def _of_run(view: View, status: Status) -> Iterator[Family]:
     times = [Sample(seconds, {"stage": name}) for name, seconds in stages.items()]
     yield Family("stage_seconds", "gauge", "Seconds of each stage of the last round.", times)
     if view.last is not None:
-        yield Family("round_seconds", "gauge", "The last round.", [Sample(view.last.seconds)])
+        took = [] if view.last.seconds is None else [Sample(view.last.seconds)]
+        yield Family("round_seconds", "gauge", "The last round.", took)
         named = list(zip(status.domains, view.last.loss, view.last.domain_weights, strict=True))
         losses = [Sample(loss, {"domain": d}) for d, loss, _ in named if loss is not None]
         yield Family("domain_loss", "gauge", "Training loss in the last round.", losses)

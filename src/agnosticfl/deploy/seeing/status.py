@@ -30,8 +30,8 @@ class Round(msgspec.Struct, frozen=True):
     """A round that is done."""
 
     round: int
-    time: float  # when it was, in seconds since 1970
-    seconds: float
+    time: float | None  # when it was, in seconds since 1970; a private run does not tell
+    seconds: float | None
     loss: tuple[float | None, ...]  # of each domain; None where it was absent
     domain_weights: tuple[float, ...]  # λ
 

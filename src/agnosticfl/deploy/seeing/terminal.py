@@ -59,8 +59,10 @@ def _title(text: str) -> Text:
 def _of_run(view: View, status: Status) -> Iterable[RenderableType]:
     if view.last is not None:
         last = view.last
-        when = f"{words.span(last.seconds)}, {words.moment(last.time)} UTC"
-        yield _title(f"round {last.round}, {when}")
+        when = ""
+        if last.seconds is not None and last.time is not None:
+            when = f", {words.span(last.seconds)}, {words.moment(last.time)} UTC"
+        yield _title(f"round {last.round}{when}")
         table = Table("domain", "loss", "λ")
         for name, loss, weight in zip(status.domains, last.loss, last.domain_weights, strict=True):
             table.add_row(Text(name), words.value(loss), words.value(weight))

@@ -17,6 +17,7 @@ from agnosticfl.deploy.keys import (
     make_signing_key,
     read_verify_key,
 )
+from agnosticfl.deploy.node.allowance import LEDGER
 from agnosticfl.deploy.node.examples import domains_dealt
 from agnosticfl.deploy.roster import first_roster, write_roster
 from agnosticfl.deploy.supervise import children as processes
@@ -58,7 +59,7 @@ def run_locally(
             held = domains_dealt(SOURCES.build(task.config.data, "data").train, nodes)
             make_members(keys, held, clients / "roster")
             alone = few_holders(held)
-            if alone:
+            if alone and task.config.dp is None:
                 say(f"held by fewer than {FEWEST}, which is let pass here: {', '.join(alone)}")
         else:
             for key in keys:
@@ -138,4 +139,5 @@ def secure_node(clients: Path, key: Path, home: Path) -> dict[str, str]:
         "roster": str(clients / "roster"),
         "signing-key": str(key.with_suffix(".sign")),
         "memory": str(home / "secure.memory"),
+        "ledger": str(home / LEDGER),
     }

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Differential privacy of a federation: the noise that its task states, and what a sum costs.
+
+Every client clips its part of a sum to a vector of norm 1 and adds a share of the noise before it
+is masked (`node/noised.py`). All that this takes stands in the task, which all machines compare, so
+that nothing of it comes in a message: z, the bounds, and of how many honest clients the shares
+together are enough. Every client counts each sum that it sent a vector for (`node/ledger.py`).
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from agnosticfl.errors import check
+from agnosticfl.privacy import accounting
+from agnosticfl.privacy.accounting import ROUNDED, Budget
+from agnosticfl.runs.config import Config, most_clients
+from agnosticfl.runs.questions import num_questions
+from agnosticfl.secagg.graph import quorum, reckoned_dishonest
+
+if TYPE_CHECKING:
+    from agnosticfl.channels.dp import Privacy
+    from agnosticfl.channels.noised_tallies import TallyNoise
+    from agnosticfl.core.federated import Splits
+    from agnosticfl.core.metrics import Reading
+    from agnosticfl.core.model import Model
+
+SPARE = 0.1  # of the sums: so many more can be asked for, since an attempt that fails counts too
+FEWEST_SPARE = 2
+DIGITS = 4  # of z in the task, after the point
+
+# What a task cannot have in a federation, and why or what to do.
+NOT_DEPLOYED = {
+    "test_seed": "noise that follows from a number is for tests in the simulator",
+    "population": "every sum is counted, however many clients there are; leave it out",
+    "silos": "a client of a federation is the unit of privacy, with all that it holds",
+}
+
+
+def federated_dp(config: Config) -> dict[str, Any]:
+    """The table `dp` of a federation with all that its clients must know, or why there is none.
+
+    Args:
+      config: with the federation's clients per round.
+    """
+    own: dict[str, Any] = dict(config.dp or {})
+    check(
+        config.secure is not None,
+        "dp: in the clear the server would read every client's own vector, under its own share of"
+        " the noise alone; deploy with --secure",
+    )
+    for key, why in NOT_DEPLOYED.items():
+        check(own.get(key) is None, f"dp: {key} is {own.get(key)!r} in a federation: {why}")
+    check(
+        own.get("noise", "independent") == "independent",
+        f"dp: noise is {own.get('noise')!r}, which a server adds that is trusted with the sum; in a"
+        " federation clients add it, independent from round to round: leave it out",
+    )
+    check(
+        own.get("mode", "distributed") == "distributed",
+        f"dp: mode is {own.get('mode')!r}, in which the server adds the noise; in a federation"
+        " clients do: leave it out",
+    )
+    check(
+        not own.get("quantile"),
+        f"dp: quantile is {own.get('quantile')}, by which bounds move as the server says; clients"
+        " of a federation have fixed ones: leave it out, and find bounds with `agnosticfl bounds`",
+    )
+    check(
+        config.target is None,
+        f"dp: {config.algorithm!r} trains with the clients that have the target's data, and would"
+        " tell who they are",
+    )
+    check(
+        config.weights_follow == "train",
+        "dp: in a federation λ follows those who train; set weights_follow = 'train'",
+    )
+    for key in ("epsilon", "delta"):
+        check(key in own, f"dp: {key} is needed")
+    budget, sums = budget_of(own), planned_sums(config)
+    if own.get("noise_multiplier") is None:
+        found = accounting.find_noise(budget, sums)
+        own["noise_multiplier"] = math.ceil(found * 10**DIGITS) / 10**DIGITS
+    accounting.check_rounds(budget, float(own["noise_multiplier"]), sums)
+    least = fewest_honest(config)
+    honest = int(own.get("honest") or least)
+    check(
+        1 <= honest <= least,
+        f"dp: honest is {honest}; of a round of {config.clients_per_round} clients"
+        f" {least} are sure to be honest and in the sum",
+    )
+    return {**own, "mode": "distributed", "quantile": 0.0, "honest": honest}
+
+
+def fewest_honest(config: Config) -> int:
+    """How many honest clients are in every sum of a full round that can be opened.
+
+    Nobody unmasks unless a quorum of the cohort is in the sum, of which some may be dishonest.
+    """
+    sizes = range(config.clients_per_round, most_clients(config) + 1)
+    return min(quorum(n) - reckoned_dishonest(n, 1) for n in sizes)
+
+
+def planned_sums(config: Config) -> int:
+    """How many sums a client that takes part in everything is asked for, with those to spare."""
+    asked = config.rounds
+    if config.evaluation_by == "clients":
+        asked += num_questions(config)
+    return asked + max(math.ceil(SPARE * asked), FEWEST_SPARE)
+
+
+def budget_of(dp: dict[str, Any]) -> Budget:
+    """What one client may spend in the run, and how it counts: nothing is gained by sampling."""
+    counted = accounting.known_cohorts(lambda _: 1 + ROUNDED)
+    return accounting.check_budget(Budget(float(dp["epsilon"]), float(dp["delta"]), counted))
+
+
+def cost(config: Config) -> float:
+    """ρ of one sum."""
+    assert config.dp is not None
+    return accounting.concentrated(float(config.dp["noise_multiplier"]), 1 + ROUNDED)
+
+
+def privacy_of(config: Config, like: Any, asked: Callable[[], int] = int) -> "Privacy":
+    """The privacy of a federation: how its vectors are made and read.
+
+    Args:
+      like: shapes of a contribution.
+      asked: how many sums clients were asked for so far.
+    """
+    from agnosticfl.channels.dp import Federation, RunFacts, differential_privacy
+    from agnosticfl.options import call_with_options
+
+    own = federated_dp(config)
+    check(own == config.dp, "dp: the task does not say what a federation needs; make the app anew")
+    number = config.clients_per_round
+    facts = RunFacts(
+        like,
+        config.rounds,
+        number,
+        number,
+        sums=planned_sums(config),
+        federation=Federation(most_clients(config), asked),
+    )
+    return call_with_options(differential_privacy, own, "dp", facts)
+
+
+def tally_noise(config: Config, readings: Mapping[str, "Reading"]) -> "TallyNoise":
+    """The noise of what clients say of a model, which is that of their other vectors."""
+    from agnosticfl.channels.dp.noise import by_clients
+    from agnosticfl.channels.noised_tallies import TallyNoise
+    from agnosticfl.core.contribution import report_shapes
+    from agnosticfl.runs.looks import largest_values
+
+    scale = privacy_of(config, report_shapes(1)).scale
+    return TallyNoise(scale, by_clients, largest_values(config, readings))
+
+
+def check_private(config: Config, model: "Model", data: "Splits") -> None:
+    """Refuses what would leak in a federation of this model, whose clients' data is like `data`."""
+    from agnosticfl.core.contribution import contribution_shapes
+    from agnosticfl.core.evaluate import metric_readings
+    from agnosticfl.runs.build import build_channel, check_learnt
+    from agnosticfl.runs.looks import build_looks
+
+    check_learnt(data)
+    privacy = privacy_of(config, contribution_shapes(model, data.train.num_domains))
+    build_channel(config, privacy)
+    build_looks(config, data, metric_readings(model, data.test), [*model.exact])
+
+
+def in_words(config: Config) -> str:
+    """What a private federation promises, for those who set it up."""
+    dp: dict[str, Any] = config.dp or {}
+    return (
+        f"differential privacy: ε {dp['epsilon']:g} at δ {dp['delta']:g} for every client, with"
+        f" {planned_sums(config)} sums of noise multiplier {dp['noise_multiplier']:g}; the noise of"
+        f" {dp['honest']} honest clients is enough; bounds are fixed"
+    )
