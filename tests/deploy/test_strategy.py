@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -20,7 +21,7 @@ from agnosticfl.deploy.flower.server_app import first_params, server_data
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
 from agnosticfl.deploy.node.contribute import Contribute, jax_client
 from agnosticfl.deploy.node.examples import dealt
-from agnosticfl.deploy.task import FederatedTask, federated_config, read_task, write_task
+from agnosticfl.deploy.task import FederatedTask, federated_config, read_task, terms, write_task
 from agnosticfl.errors import BadInput
 from agnosticfl.files import read_json
 from agnosticfl.report import load_runs
@@ -38,9 +39,9 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch):
 
 
 def strategy(task: FederatedTask, folder: Path, **policy: Any) -> AgnosticStrategy:
-    return AgnosticStrategy(
-        task.config, folder, POLICY._replace(**policy), server_data(task, {"data": ""})
-    )
+    held = server_data(task, {"data": ""})
+    own = terms(task)
+    return AgnosticStrategy(task.config, folder, POLICY._replace(**policy), held, terms=own)
 
 
 def play(
@@ -183,6 +184,30 @@ def test_a_faulty_client_is_left_out_and_the_sum_is_that_of_the_others(
     assert_same(records, read_records(simulated_without_the_last))
     assert [r["left_out"] for r in records] == [left_out] * 3
     assert line in caplog.text
+
+
+@pytest.mark.parametrize("what", ["program", "task", "schema"])
+def test_a_client_with_other_terms_takes_no_part(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, simulated_without_the_last: Path, what: str
+):
+    """In the clear, too: it says what differs, and the sum is that of the others."""
+    task = toy()
+    config = msgspec.structs.replace(task.config, seed=7)
+    schema = {**task.schema, "labels": ["sick", "healthy"]}
+    other: dict[str, dict[str, Any]] = {
+        "program": {"program": "0.0.9"},
+        "task": {"config": config},
+        "schema": {"schema": schema},
+    }
+    (tmp_path / "other").mkdir()
+    write_task(tmp_path, task)
+    write_task(tmp_path / "other", task._replace(**other[what]))
+    apps = [client_app(tmp_path, numpy_client)] * (NODES - 1)
+    grid = FakeGrid([*apps, client_app(tmp_path / "other", numpy_client)])
+    first = to_record(first_params(task, build(task.config).model))
+    strategy(task, tmp_path / "run").start(grid, first, task.config.rounds, POLICY.deadline)
+    assert_same(read_records(tmp_path / "run"), read_records(simulated_without_the_last))
+    assert f"refused: {what} is " in caplog.text
 
 
 def test_a_contribution_of_another_framework_s_bytes_is_refused(tmp_path: Path, caplog: Any):

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a server says of itself to its clients: what it serves, in digests and versions."""
 
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -10,6 +12,7 @@ from agnosticfl.errors import BadInput
 from agnosticfl.files import write_json
 
 FILE = "served.json"  # in a server's state folder
+TERMS = "terms"  # in the record of a message by which its round is known
 MOST_BYTES = 2**16
 
 
@@ -47,6 +50,22 @@ def heard(content: bytes) -> Served:
         return msgspec.json.decode(content[:MOST_BYTES], type=Served)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise BadInput("what the server says of itself cannot be read") from None
+
+
+def stated(terms: Mapping[str, str]) -> dict[str, str]:
+    """Terms as a message in the clear states them; nothing if there are none."""
+    return {TERMS: msgspec.json.encode(terms).decode()} if terms else {}
+
+
+def differences(own: dict[str, str], message: Mapping[str, Any]) -> list[str]:
+    """In what the server differs by what its message states, which may be nothing."""
+    if TERMS not in message:
+        return []
+    try:
+        there = msgspec.json.decode(str(message[TERMS])[:MOST_BYTES], type=dict[str, str])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return ["what the server says of its terms cannot be read"]
+    return unlike(own, there)
 
 
 def unlike(own: dict[str, str], served: dict[str, str]) -> list[str]:

@@ -27,6 +27,7 @@ from agnosticfl.deploy.node import consent, eligibility
 from agnosticfl.deploy.node.contribute import Call, Contribute, answer, jax_client
 from agnosticfl.deploy.node.kept import Kept
 from agnosticfl.deploy.schema import check_schema, schema_of
+from agnosticfl.deploy.served import differences
 from agnosticfl.deploy.task import (
     FILE,
     KINDS,
@@ -34,6 +35,7 @@ from agnosticfl.deploy.task import (
     FederatedTask,
     check_program,
     read_task,
+    terms,
 )
 from agnosticfl.errors import BadInput, check
 from agnosticfl.registry import SOURCES
@@ -121,6 +123,9 @@ def client_app(
             raise Refused("this node takes part in secure rounds only")
         if agreed().config.dp is not None:
             raise Refused("a private run has secure rounds only")
+        said: Any = message.content.config_records[ROUND]
+        if other := differences(terms(agreed()), said):
+            raise Refused("; ".join(other))
         own = own_data(context)
         return declined(context, own.data.num_examples, round_name(message)) or RecordDict(
             {SUM: to_record(vector(message, context, own))}

@@ -24,7 +24,7 @@ from agnosticfl.deploy.flower.strategy import AgnosticStrategy
 from agnosticfl.deploy.node.examples import with_domains
 from agnosticfl.deploy.schema import check_schema, schema_of
 from agnosticfl.deploy.seeing.keeping import watched
-from agnosticfl.deploy.task import FILE, FederatedTask, check_program, read_task
+from agnosticfl.deploy.task import FILE, FederatedTask, check_program, read_task, terms
 from agnosticfl.errors import check
 from agnosticfl.registry import MODELS, SOURCES
 from agnosticfl.runs.about import facts_of, facts_of_store
@@ -86,7 +86,7 @@ def make_strategy(
     """A secure one if the task's sums are to be secure."""
     data = server_data(task, options)
     if task.config.secure is None:
-        return AgnosticStrategy(task.config, out, policy, data, model)
+        return AgnosticStrategy(task.config, out, policy, data, model, terms(task))
     from agnosticfl.deploy.agree import agreement_of
     from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
     from agnosticfl.deploy.flower.standing import Standing

@@ -8,7 +8,7 @@ a sum.
 
 import copy
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -45,6 +45,7 @@ from agnosticfl.deploy.flower.federation import (
 from agnosticfl.deploy.flower.records import ARRAYS, ROUND, SUM, to_arrays, to_record
 from agnosticfl.deploy.flower.willing import Looking, gather_willing, still_needed
 from agnosticfl.deploy.private import privacy_of
+from agnosticfl.deploy.served import stated
 from agnosticfl.deploy.task import EVALUATION, REPORT
 from agnosticfl.engines.base import Engine, as_it_is
 from agnosticfl.errors import check
@@ -64,6 +65,7 @@ class AgnosticStrategy(Strategy):
       policy: how a round goes over real machines.
       data: what the server holds itself: the domains, and examples to test on.
       model: in the place of the one that `config` names.
+      terms: what must be the same on the clients, by name; they take no part otherwise.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class AgnosticStrategy(Strategy):
         policy: RoundPolicy,
         data: Splits,
         model: Model | None = None,
+        terms: Mapping[str, str] | None = None,
     ):
         self.config, self.folder, self.policy = config, folder, check_policy(policy)
+        self.terms = dict(terms or {})
         self.data, self.model = data, model or MODELS.build(config.model, "model")
         sums = contribution_shapes(self.model, data.train.num_domains)
         self.privacy = None if config.dp is None else privacy_of(config, sums, self.sums_asked)
@@ -184,7 +188,7 @@ class AgnosticStrategy(Strategy):
             nodes = select(grid, needed, self.config.seed, attempt, answered, last)
             return gather(
                 grid,
-                self._work(nodes, arrays, stamp(attempt)),
+                self._work(nodes, arrays, stamp(attempt, **stated(self.terms))),
                 attempt,
                 seconds=self.policy.deadline,
                 stage="work",
