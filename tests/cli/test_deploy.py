@@ -181,7 +181,7 @@ def _options(*names: str) -> list[str]:
             ("local", "toy", "--secure", "--dp", "epsilon=8,delta=1e-6,quantile=0.5"),
             "find bounds with `agnosticfl bounds`",
         ),
-        (("local", "toy", "--secure", "--dp", "epsilon=8"), "delta is needed"),
+        (("local", "toy", "--secure", "--dp", "epsilon=8"), "dp needs the option 'delta'"),
         (
             (
                 "client",
