@@ -67,6 +67,13 @@ MostEpsilon = Annotated[
         help="Private runs: spend no more than this ε in all runs of this --state together.",
     ),
 ]
+SuperNode = Annotated[
+    bool,
+    typer.Option(
+        "--supernode",
+        help="Clients are Flower's own SuperNodes, with a process for each message, and not warm.",
+    ),
+]
 State = Annotated[Path, typer.Option(metavar="FOLDER", help="Where Flower keeps its own things.")]
 
 
