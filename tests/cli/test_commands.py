@@ -59,7 +59,7 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: si
 
 def test_asked_twice_it_stops_at_once_and_can_still_go_on(tmp_path: Path):
     folder = tmp_path / "stopped"
-    words = ("run", "toy", "--rounds", "40", "--set", "checkpoint_every=1", "--out", folder)
+    words = ("run", "toy", "--rounds", "3000", "--set", "checkpoint_every=1", "--out", folder)
     process = start(*words)
     wait_for_round(process, folder, 3)
     for _ in range(2):  # the second one in the middle of what the first one asked for
