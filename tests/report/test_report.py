@@ -370,8 +370,9 @@ def test_a_run_that_is_not_finished_is_reported_as_far_as_it_goes(tmp_path: Path
     """Rounds, λ, losses and bytes are there; of the test there is a note and no number."""
     out = tmp_path / "run"
     config = resolve("toy", "afa", rounds=6)
+    played: list[Any] = []
     with pytest.raises(Stopped):
-        run(config, out, should_stop=lambda: len(read_records(out)) >= 3)
+        run(config, out, on_round=played.append, should_stop=lambda: len(played) >= 3)
     done = len(read_records(out))
     assert 3 <= done < 6
     comparison = write_report([out], out)

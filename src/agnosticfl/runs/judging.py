@@ -126,7 +126,8 @@ def simulated_judge(
             total = _total(form, channel, measured)
         else:
             total = channel.encode((), form.zeros, None)  # type: ignore[arg-type]
-        sent = bytes_asked(params, channel, form, len(clients))
+        # How many clients keep examples of a split follows from the examples: no private run tells.
+        sent = None if noise else bytes_asked(params, channel, form, len(clients))
         return said(form, channel, total, noise)._replace(sent=sent)
 
     return judge

@@ -202,7 +202,7 @@ def _ended(built: Built, out: Path, state: ServerState, spending: Spending) -> d
         summary["best"] = {**look._asdict(), **as_summary(results)}
     if built.privacy is not None:
         summary["privacy"] = spending.told()
-    if built.judge is not None:
+    if asked:
         whole = functools.reduce(added, [*map(asked_in, records), *asked])
         summary["bytes"] |= as_record(whole)
     return {
