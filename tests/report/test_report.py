@@ -370,7 +370,7 @@ def test_a_run_that_is_not_finished_is_reported_as_far_as_it_goes(tmp_path: Path
     """Rounds, λ, losses and bytes are there; of the test there is a note and no number."""
     out = tmp_path / "run"
     config = resolve("toy", "afa", rounds=6)
-    played: list[Any] = []
+    played: list[object] = []
     with pytest.raises(Stopped):
         run(config, out, on_round=played.append, should_stop=lambda: len(played) >= 3)
     done = len(read_records(out))
