@@ -21,6 +21,7 @@ from agnosticfl.deploy.flower.mail import Mail
 from agnosticfl.deploy.seeing.logs import TextLines
 
 TABLE = Path("/proc/net/tcp")
+LOOKS = 3  # for a connection in it
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -60,18 +61,24 @@ class OwnUser:
         return own
 
     def own(self, scope: Mapping[str, Any]) -> bool:
-        """Whether this user has the other end of the connection."""
-        return owner(self.table.read_text(), scope["client"], scope["server"]) == os.getuid()
+        """Whether this user has the other end of the connection.
+
+        The kernel gives a long table in pieces, between which lines may move: one that is not found
+        is looked for again.
+        """
+        for _ in range(LOOKS):
+            found = owner(self.table.read_text(), scope["client"], scope["server"])
+            if found is not None:
+                return found == os.getuid()
+        return False
 
 
 def owner(table: str, client: tuple[str, int], server: tuple[str, int]) -> int | None:
     """Whose the socket `client` is that is connected to `server`, by the kernel's table."""
-    wanted = [_place(*client), _place(*server)]
-    for line in table.splitlines()[1:]:
-        fields = line.split()
-        if fields[1:3] == wanted:
-            return int(fields[7])
-    return None
+    start = table.find(f": {_place(*client)} {_place(*server)} ")
+    if start < 0:
+        return None
+    return int(table[start : table.find("\n", start)].split()[7])
 
 
 def _place(host: str, port: int) -> str:
