@@ -226,6 +226,15 @@ def test_of_requests_in_vain_only_some_get_flower_s_own_answer(post: Mail):
     assert ask(hold, "/v1/fleet/push-messages", b"anything").passed
 
 
+def test_a_client_that_makes_numbers_up_does_not_fill_the_memory(
+    post: Mail, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(delivering, "MANY", 5)
+    hold = Hold(None, post, hold=0.01)
+    assert all(ask(hold, FLEET, pull(number)).passed for number in range(1, 30))
+    assert len(hold._in_vain) <= 5
+
+
 def test_nothing_is_fetched_for_who_is_gone(post: Mail):
     hold = Hold(None, post, hold=30.0)
     ask(hold, FLEET, pull(7))

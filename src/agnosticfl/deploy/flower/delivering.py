@@ -26,6 +26,7 @@ HOLD = 20.0  # seconds that a client waits for a message in one request; Flower'
 SOON = 1.0  # seconds that the run waits for replies: of lost clients only Flower's own answer tells
 PASSED = 3  # of so many requests in vain, one gets Flower's own answer
 TIMES = 5  # that something is given again to who does not confirm it: it may be what he cannot read
+MANY = 10_000  # nodes to remember that of; those forgotten are asked about once more
 MOST = 2**20  # bytes of a request that is held
 
 FLEET, RUNTIME = "/v1/fleet/pull-messages", "/v1/runtime/pull-messages"
@@ -144,6 +145,8 @@ class Hold:
 
     def _note(self, node: int | None, times: int) -> None:
         if node is not None:
+            if len(self._in_vain) >= MANY:  # any client may say any number, before Flower checks it
+                self._in_vain.clear()
             self._in_vain[node] = times
 
     async def _wait(self, receivers: Iterable[Receiver], seconds: float, receive: Receive) -> bool:
