@@ -212,10 +212,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def noised(z: float) -> Channel:
-    """Reports with noise z; bounds of 100 on ‖L^k‖ and 20 on ‖N^k‖ that nobody reaches."""
+    """Reports with noise z; bounds of 100 on ‖L^k‖ and 20 on n_k that nobody reaches."""
     release = independent(noise_source(Secrets(secret_of_a_test(0))), 1)
     scale = scale_for(z, 2**22, 1)
-    return private(ClipBounds(1.0, 1.0, 100.0, 20.0), scale, 3, None, release, reports=True)
+    return private(ClipBounds(1.0, 100.0, 20.0), scale, 3, None, release, reports=True)
 
 
 def test_reports_with_hardly_any_noise_move_lambda_as_in_the_clear():

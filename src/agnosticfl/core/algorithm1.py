@@ -8,6 +8,7 @@ others. docs/algorithm.md goes through it line by line.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -63,6 +64,7 @@ def one_exchange(
 
     def round(state: ServerState, cohort: C) -> tuple[ServerState, RoundInfo]:
         alpha = domain_scaling(state.domain_weights, state.window.mean)  # α = λ / mean_r N
+        alpha = at_most(channel.most_alpha, alpha, state.window.mean)
         sent = Broadcast(state.params, alpha, state.channel_state, state.client_rate)
         encoded = sum_over_clients(sent, cohort)
         return server_half(state, alpha, encoded)
@@ -120,6 +122,14 @@ def step_weights(
 def domain_scaling(domain_weights: Array, mean_count: Array) -> Array:
     """α_i = λ_i / (Σ_{j=t-r}^{t-1} N_{j,i} / r)."""
     return domain_weights / mean_count
+
+
+def at_most(most: float, alpha: Array, mean_count: Array) -> Array:
+    """α, but no example counts more than `most` times the mean one.
+
+    That of the mean example is Σ_i α_i N_i / Σ_i N_i = 1 / Σ_i N_i, since Σ_i λ_i = 1.
+    """
+    return alpha if most == math.inf else jnp.minimum(alpha, most / jnp.sum(mean_count))
 
 
 def mean_update(total: ClientSum) -> Params:

@@ -95,7 +95,7 @@ def differential_privacy(
     noise: Literal["independent", "banded", "buffered"] = "independent",
     population: AtLeastOne | None = None,
     clip: Positive = 1.0,
-    weight: Positive = 2.0,
+    weight: Annotated[float, Meta(ge=1)] = 4.0,
     examples: Positive = 100.0,
     loss: Positive = 5.0,
     quantile: Annotated[float, Meta(ge=0, lt=1)] = 0.5,
@@ -115,9 +115,11 @@ def differential_privacy(
       noise: `"independent"` from round to round, or correlated (DP-FTRL), by a `"banded"` or a
         `"buffered"` Toeplitz matrix; clients then take turns.
       population: the number of clients that the accounting assumes; all of the data's if None.
-      clip: first bound on a client's update, c ‖β^k Δ^k‖ (about ‖Δ^k‖, since Σ_k β^k ≈ 1).
-      weight: first bound on a client's weight, c β^k.
-      examples: first bound on a client's number of examples, ‖N^k‖.
+      clip: first bound on the update of a client with as many examples as `examples`: that on
+        ‖n_k Δ^k‖ is clip · examples.
+      weight: the most that an example counts, as a multiple of the mean one; what λ would give a
+        rare domain beyond that is cut, since the noise on the update grows with it.
+      examples: first bound on a client's number of examples, n_k.
       loss: first bound on a client's mean loss, so that ‖L^k‖ ≤ loss · examples.
       quantile: of the updates' norms, which `clip` follows (the other bounds follow a higher one);
         0 for fixed bounds.
@@ -146,8 +148,9 @@ def differential_privacy(
         f"dp: the accounting assumes a population of {population} clients; it must be at least"
         f" the clients per round, {c}, and the data has {run.num_clients}",
     )
-    for name, value in (("clip", clip), ("weight", weight), ("examples", examples), ("loss", loss)):
+    for name, value in (("clip", clip), ("examples", examples), ("loss", loss)):
         check(0 < value < math.inf, f"dp: {name} is {value}; it must be a number above 0")
+    check(1 <= weight < math.inf, f"dp: weight is {weight}; it must be a number of at least 1")
     check(0 <= quantile < 1, f"dp: quantile is {quantile}; it must be from 0 (fixed) to below 1")
     size = vector_size(run.like)
     places = 1 if run.silos is None else len(run.silos)
@@ -213,8 +216,8 @@ def differential_privacy(
     source = noise_source(run.secrets or Secrets(fresh_secret()))
     release = independent(source, draws) if strategy is None else correlated(source, strategy)
     release = release if run.federation is None else by_clients
-    bounds = ClipBounds(clip / c, weight / c, loss * examples, examples)
-    channel = private(bounds, scale, c, following, release, reports)
+    bounds = ClipBounds(clip * examples, loss * examples, examples)
+    channel = private(bounds, scale, c, following, release, reports, weight)
     words = "fixed" if following is None else f"move after every {following.every} rounds"
     counted = {
         silo.name: (len(silo.owners), silo.per_round, accountant(units, rate))
