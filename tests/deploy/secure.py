@@ -47,6 +47,7 @@ def play(
     compress: dict[str, Any] | None = None,
     task: FederatedTask | None = None,
     served: Config | None = None,
+    nodes: int = NODES,
     **policy: Any,
 ) -> FakeGrid:
     """A run in the folder `run`; `served` is what a server of other code plays in its place."""
@@ -60,7 +61,7 @@ def play(
         return {**{name: str(path) for name, path in own.items()}, **node_config(place)}
 
     roster = read_roster(keys / "roster")
-    grid = FakeGrid([client_app(folder, contribute)] * NODES, faults, settings, tamper)
+    grid = FakeGrid([client_app(folder, contribute)] * nodes, faults, settings, tamper)
     strategy = SecureStrategy(
         served or task.config,
         folder / "run",
@@ -69,7 +70,9 @@ def play(
         Standing(agreement_of(task, roster, 3, 1)),
         SERVER,
     )
-    first = to_record(first_params(task, build(task.config).model))
+    first = to_record(
+        first_params(task, build(msgspec.structs.replace(task.config, dp=None)).model)
+    )
     strategy.start(grid, first, rounds, POLICY.deadline)
     return grid
 

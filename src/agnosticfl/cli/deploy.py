@@ -120,6 +120,7 @@ def _task(
     dealing: bool = False,
 ) -> Any:
     from agnosticfl.deploy.node.examples import check_nodes
+    from agnosticfl.deploy.private import separation
     from agnosticfl.deploy.task import federated_config, new_task
     from agnosticfl.runs.build import build
     from agnosticfl.runs.resolve import has_effect, resolve
@@ -136,6 +137,11 @@ def _task(
     _check_private(config, built.model, built.data)
     if dealing:
         check_nodes(built.data.train, clients)
+        check(
+            separation(config) == 1,
+            f"dp: separation is {separation(config)}; on one machine all nodes take part in every"
+            " round: try it with `deploy init` and clients of their own",
+        )
     return new_task(config, built.data)
 
 

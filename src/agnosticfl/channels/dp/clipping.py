@@ -152,7 +152,8 @@ def private(
 
     def implausible(state: PrivacyState, total: Any, adders: Adders) -> str | None:
         del state
-        return too_long(total, scale, adders.clients) if release is by_clients else None
+        noised = scale if release is by_clients else scale._replace(sigma=0)
+        return too_long(total, noised, adders.clients)
 
     return Channel(
         init,

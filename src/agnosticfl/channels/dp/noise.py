@@ -65,7 +65,7 @@ def by_clients(total: np.ndarray, sigma: np.ndarray) -> np.ndarray:
 
 
 def too_long(total: Any, scale: Scale, clients: int) -> str | None:
-    """Why whole numbers cannot be a noised sum of so many clients; None if they can.
+    """Why whole numbers cannot be the sum of so many clients' noised vectors; None if they can.
 
     Each vector is at most `scale.units` long, but for rounding. The noise of n clients in d numbers
     is longer than σ √n (√d + 10) with a probability below e^−50.
@@ -76,7 +76,8 @@ def too_long(total: Any, scale: Scale, clients: int) -> str | None:
     most = clients * scale.units * (1 + ROUNDED) + noise
     if length <= most:
         return None
-    return f"it is {length / most:.3g} times as long as {clients} clients and their noise can be"
+    whose = f"{clients} clients and their noise" if scale.sigma else f"{clients} clients' vectors"
+    return f"it is {length / most:.3g} times as long as {whose} can be"
 
 
 def to_whole_numbers(vector: Any, units: Array) -> Any:

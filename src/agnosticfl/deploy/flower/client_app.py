@@ -80,22 +80,23 @@ def client_app(
             _name(context), [place / FILE, *files], lambda: node_data(task, context)
         )
 
-    def declines(context: Context, examples: int, name: str) -> str | None:
+    def declines(message: Message, context: Context, examples: int, later: int = 0) -> str | None:
         allowed = audited.allowance_of(agreed(), context.node_config)
-        reason = allowed.unwilling(name) or (policy or node_policy(context))(examples)
+        name, t = round_name(message, later), round_number(message, later)
+        reason = allowed.unwilling(name, t) or (policy or node_policy(context))(examples)
         if reason is not None:
             LOG.info("not joining: %s", reason)
         return reason
 
-    def declined(context: Context, examples: int, name: str) -> RecordDict | None:
-        reason = declines(context, examples, name)
+    def declined(message: Message, context: Context, examples: int) -> RecordDict | None:
+        reason = declines(message, context, examples)
         noted.update({} if reason is None else {"why": reason})
         return None if reason is None else RecordDict({DECLINED: ConfigRecord()})
 
     def vector(message: Message, context: Context, own: NodeData) -> dict[str, np.ndarray]:
         task = agreed()
-        audited.allowance_of(task, context.node_config).take(round_name(message))
-        t: Any = message.content.config_records[ROUND]["round"]
+        t = round_number(message)
+        audited.allowance_of(task, context.node_config).take(round_name(message), t)
         arrays = to_arrays(message.content.array_records[ARRAYS])
         if (kind := sum_kind(message)) != TRAINING:
             from agnosticfl.deploy.node.evaluate import judged
@@ -127,14 +128,14 @@ def client_app(
         if other := differences(terms(agreed()), said):
             raise Refused("; ".join(other))
         own = own_data(context)
-        return declined(context, own.data.num_examples, round_name(message)) or RecordDict(
+        return declined(message, context, own.data.num_examples) or RecordDict(
             {SUM: to_record(vector(message, context, own))}
         )
 
     def join(message: Message, context: Context) -> RecordDict:
         follow_roster(context)
         examples = own_data(context).data.num_examples
-        return declined(context, examples, round_name(message)) or step(message, context)
+        return declined(message, context, examples) or step(message, context)
 
     def over(message: Message, context: Context) -> RecordDict:
         del context
@@ -170,7 +171,7 @@ def client_app(
             if kind != TRAINING:  # sums of each domain by itself: none has more weight than others
                 return vector(message, context, data), task.domains
             alpha = to_arrays(message.content.array_records[ARRAYS])["alpha"]
-            if task.config.dp is not None:  # noise covers each client, whatever has weight
+            if own.agreement.honest:  # their noise covers each client, whatever has weight
                 return vector(message, context, data), consent.any_weight(alpha, task.domains)
             least = float((task.config.secure or {}).get("least_alpha", 0))
             weighty = consent.weighty(alpha, task.domains, least)
@@ -178,7 +179,7 @@ def client_app(
 
         def declines_next() -> str | None:
             examples = own_data(context).data.num_examples
-            return declines(context, examples, round_name(message, 1))
+            return declines(message, context, examples, 1)
 
         memory = Path(str(context.node_config["memory"]))
         return secure_answer(own, memory, message, work, declines_next)
@@ -239,11 +240,16 @@ def round_name(message: Message, later: int = 0) -> str:
     Of a round of secure sums it opens one, however often that is tried; in the clear each answer
     counts, since the server can read each. Sums of other kinds have numbers of their own.
     """
-    asked = message.content.config_records[ROUND]
-    t: Any = asked["round"]
-    kind = sum_kind(message)
-    name = str(t + later) if kind == TRAINING else f"{kind} {t}"
-    return name if SECURE in message.content else f"{name} {asked['token']}"
+    kind, t = sum_kind(message), round_number(message, later)
+    name = str(t) if kind == TRAINING else f"{kind} {round_number(message)}"
+    token = message.content.config_records[ROUND]["token"]
+    return name if SECURE in message.content else f"{name} {token}"
+
+
+def round_number(message: Message, later: int = 0) -> int:
+    """t, of this round or one of the next."""
+    t: Any = message.content.config_records[ROUND]["round"]
+    return t + later
 
 
 def _name(context: Context) -> tuple[Any, ...]:

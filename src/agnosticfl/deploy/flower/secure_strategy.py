@@ -93,6 +93,13 @@ class SecureStrategy(AgnosticStrategy):
             f"over-selection {policy.over_selection} asks {asked} clients, and the numbers of a sum"
             f" have room for {room}; make the app with --set secure.most_clients={asked}",
         )
+        # Noise that later rounds take back asks for rounds between two of one client. Nobody is
+        # asked beyond those who are needed, since their turn would be lost.
+        correlated = self.privacy.strategy if self.privacy else None
+        self._apart = correlated.separation if correlated else 0
+        self._took: dict[int, int] = {}  # node -> the last round it was asked for its vector in
+        if correlated:
+            self.policy = self.policy._replace(over_selection=1.0)
         self.kind = TRAINING  # of the sums
         self._next: Coming | None = None  # the next round, if it was prepared
         # Beside the run folder: if this process dies now, clients will not open this sum again.
@@ -151,6 +158,7 @@ class SecureStrategy(AgnosticStrategy):
         """The sum of one secure round."""
         self.standing.follow(attempt.round)
         coming = self._prepared(grid, attempt)
+        self._took |= dict.fromkeys(coming.nodes.values(), attempt.round)
         sent = wire.digest(attempt.round, arrays)
         opening = Opening(coming.prepared, attempt.round, length, short, bits, sent)  # type: ignore[arg-type]
         following = self._following(grid, attempt)
@@ -173,7 +181,8 @@ class SecureStrategy(AgnosticStrategy):
             LOG.info("round %d: secure sum of %d clients", attempt.round, len(opening.survivors))
             total: np.ndarray = opening.total  # type: ignore[assignment]
             self._next = following
-        write_bytes(self._kept, self._name(attempt.round, sent) + total.tobytes())
+        if not self._apart:  # a sum that has no noise yet is nowhere but in memory
+            write_bytes(self._kept, self._name(attempt.round, sent) + total.tobytes())
         return total
 
     def _prepared(self, grid: Grid, attempt: Attempt) -> Coming:
@@ -197,7 +206,8 @@ class SecureStrategy(AgnosticStrategy):
 
     def _joined(self, grid: Grid, attempt: Attempt) -> Coming:
         """A round that enough clients have joined. Until then nobody has lost anything."""
-        known, looking = self.standing.left_out, Looking(self.policy, attempt)
+        known = self.standing.left_out | self._resting(attempt.round)
+        looking = Looking(self.policy, attempt)
         while True:
             asked = select(grid, self.policy, self.config.seed, attempt, known, looking.unwilling)
             coming = self._coming(asked, attempt)
@@ -214,12 +224,17 @@ class SecureStrategy(AgnosticStrategy):
         last = self.kind != TRAINING or attempt.round >= self.agreement.rounds
         if last or self.standing.searching:
             return None
-        after, known = Attempt(attempt.round + 1, 1, attempt.token), self.standing.left_out
+        after = Attempt(attempt.round + 1, 1, attempt.token)
+        known = self.standing.left_out | self._resting(after.round)
         try:
             asked = select(grid, self.policy._replace(wait=0), self.config.seed, after, known)
         except Abandoned:
             return None
         return self._coming(asked, after)
+
+    def _resting(self, t: int) -> set[int]:
+        """The nodes whose last round is too near to round t."""
+        return {node for node, last in self._took.items() if last < t < last + self._apart}
 
     def _coming(self, asked: Collection[int], attempt: Attempt) -> Coming:
         def admit(nodes: dict[int, int]) -> dict[int, int]:

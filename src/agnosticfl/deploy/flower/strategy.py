@@ -81,7 +81,9 @@ class AgnosticStrategy(Strategy):
         self.terms = dict(terms or {})
         self.data, self.model = data, model or MODELS.build(config.model, "model")
         sums = contribution_shapes(self.model, data.train.num_domains)
-        self.privacy = None if config.dp is None else privacy_of(config, sums, self.sums_asked)
+        self.privacy = (
+            None if config.dp is None else privacy_of(config, sums, self.sums_asked, server=True)
+        )
         self.channel = build_channel(config, self.privacy)(sums)
         self.message = message_shapes(self.channel, sums)  # the shapes of what a client sends
         self.total = jax.eval_shape(self.channel.summand, self.message)  # and of their sum

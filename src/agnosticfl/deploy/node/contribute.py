@@ -115,18 +115,22 @@ def answer(call: Call, sums: "ClientSum", state: Mapping[str, np.ndarray]) -> di
 def _private_answer(
     call: Call, sums: "ClientSum", like: "ClientSum", state: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The same under differential privacy: clipped and noised as the client's own task says."""
+    """The same under differential privacy: clipped as the client's own task says, and noised.
+
+    Only where a server is trusted with the sum is it the server that adds the noise.
+    """
     import jax
 
     from agnosticfl.core.contribution import usable
-    from agnosticfl.deploy.node.noised import check_state, with_noise
+    from agnosticfl.deploy.node.noised import check_state, with_noise, within_length
     from agnosticfl.deploy.private import privacy_of
 
     privacy = privacy_of(call.config, like)
     channel = privacy.channel(like)
     own = check_state(channel, state)
     no_key = jax.random.key(0)  # nothing is rounded at random
-    return with_noise(channel.encode(own, usable(sums), no_key), privacy.scale)
+    made = with_noise if privacy.mode == "distributed" else within_length
+    return made(channel.encode(own, usable(sums), no_key), privacy.scale)
 
 
 class Place(NamedTuple):

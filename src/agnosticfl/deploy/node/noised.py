@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client's vector with its share of the noise, before it is masked.
+"""A client's vector under differential privacy, with its share of the noise, before it is masked.
 
 The noise is drawn from the operating system's own entropy, anew for every vector that leaves: the
 seed of the run has no part in it, and nothing is used twice.
@@ -26,7 +26,14 @@ LOG = logging.getLogger("flwr")
 
 
 def with_noise(message: Any, scale: "Scale", bits: Bits = from_system) -> dict[str, np.ndarray]:
-    """Whole numbers, packed, with this client's share of the noise, modulo 2^32.
+    """Whole numbers, packed, with this client's share of the noise, modulo 2^32."""
+    vector = within_length(message, scale)["int32"]
+    total = vector.astype(np.int64) + discrete_gaussian(scale.sigma, vector.size, bits)
+    return {"int32": (total & 0xFFFFFFFF).astype(np.uint32).view(np.int32)}
+
+
+def within_length(message: Any, scale: "Scale") -> dict[str, np.ndarray]:
+    """Whole numbers, packed, to which somebody else adds the noise.
 
     What the accounting rests on is looked at here once more, whatever made the numbers: a vector
     that is longer than it may be is left out, as one with a number that is not finite is.
@@ -35,10 +42,9 @@ def with_noise(message: Any, scale: "Scale", bits: Bits = from_system) -> dict[s
     assert kind == "int32"
     assert not others
     if np.linalg.norm(vector.astype(np.float64)) > scale.units * (1 + ROUNDED):
-        LOG.warning("this client's vector is too long, and is left out: it adds noise alone")
+        LOG.warning("this client's vector is too long, and is left out: it adds nothing of its own")
         vector = np.zeros_like(vector)
-    total = vector.astype(np.int64) + discrete_gaussian(scale.sigma, vector.size, bits)
-    return {kind: (total & 0xFFFFFFFF).astype(np.uint32).view(np.int32)}
+    return {kind: vector}
 
 
 def check_state(channel: Channel, given: Mapping[str, np.ndarray]) -> Any:
