@@ -4,6 +4,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -21,9 +22,9 @@ from agnosticfl.files import read_json
 from agnosticfl.privacy import accounting
 from agnosticfl.privacy.accounting import Charge
 from agnosticfl.runs.records import read_records
-from tests.deploy.federations import NODES, make_federation
-from tests.deploy.private import BUDGET, private_config, private_toy
-from tests.deploy.secure import asked, play, silent_twice
+from tests.deploy.federations import NODES, make_federation, simulate
+from tests.deploy.private import BUDGET, private_config, private_toy, with_known_noise
+from tests.deploy.secure import asked, play, silent_at, silent_twice
 
 pytest.importorskip("dp_accounting")
 pytest.importorskip("jax_privacy")
@@ -79,7 +80,23 @@ def test_clients_take_turns_and_the_server_is_trusted_with_the_sum(
     assert 7.9 < said["epsilon"] <= 8
     # What was summed before the noise lies nowhere.
     assert not (tmp_path / "run.sum").exists()
-    assert len({tuple(np.ravel(r["params"]["w"])) for r in read_records(tmp_path / "run")}) == 4
+    assert len({str(record["params"]) for record in read_records(tmp_path / "run")}) == 4
+
+
+@pytest.mark.parametrize("each", [0, 2000])
+def test_a_federation_with_banded_noise_is_the_simulation_with_it(
+    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch, each: int
+):
+    """With noise that is known, and all clients in every round."""
+    with_known_noise(monkeypatch, each)
+    dp = {"noise": "banded", "separation": 1, "epsilon": 1e5, "weight": 20.0, "clip": 5.0}
+    task = private_toy(dp=dp)
+    play(tmp_path, keys, rounds=2, task=task)
+    in_the_clear = msgspec.structs.replace(task.config, secure=None)
+    found, expected = read_records(tmp_path / "run"), simulate(tmp_path / "same", in_the_clear)
+    for mine, theirs in zip(found, expected, strict=True):
+        for name in ("params", "domain_weights", "loss", "count", "beta"):
+            np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.attack(
@@ -153,9 +170,11 @@ def test_the_budget_lasts_for_the_rounds_of_one_client(tmp_path: Path):
 
 def test_such_a_run_does_not_go_on(tmp_path: Path, many: Path):
     task = private_toy(rounds=4, dp=TURNS)
-    play(tmp_path, many, rounds=1, task=task, nodes=ALL)
+    silent = {place: silent_at("Confirmed") for place in range(ALL)}
+    with pytest.raises(NoProgress):
+        play(tmp_path, many, rounds=4, task=task, nodes=ALL, faults=silent)
     with pytest.raises(BadInput, match="a run with correlated noise cannot go on"):
-        play(tmp_path, many, rounds=2, task=task, nodes=ALL)
+        play(tmp_path, many, rounds=4, task=task, nodes=ALL)
 
 
 def test_who_sets_it_up_and_who_joins_hear_whom_they_trust(tmp_path: Path):

@@ -129,6 +129,11 @@ def _task(
     config = federated_config(resolve(task, algorithm, None, seed, rounds, settings), clients)
     for setting in settings:
         check(has_effect(config, setting), f"--set {setting} has no effect on a federation")
+    check(
+        separation(config) == 1 or not dealing,
+        f"dp: separation is {separation(config)}; with `deploy local` all nodes take part in every"
+        " round: use `deploy init`, and more clients than there are in a round",
+    )
     rows = None if dealing else _of_clients(config)
     if rows is not None:
         return new_task(config, rows)
@@ -137,11 +142,6 @@ def _task(
     _check_private(config, built.model, built.data)
     if dealing:
         check_nodes(built.data.train, clients)
-        check(
-            separation(config) == 1,
-            f"dp: separation is {separation(config)}; on one machine all nodes take part in every"
-            " round: try it with `deploy init` and clients of their own",
-        )
     return new_task(config, built.data)
 
 

@@ -54,7 +54,9 @@ def federated_dp(config: Config) -> dict[str, Any]:
     )
     for key, why in NOT_DEPLOYED.items():
         check(own.get(key) is None, f"dp: {key} is {own.get(key)!r} in a federation: {why}")
-    by_server = _check_by_server(config, own) if correlated(config) else {}
+    by_server = correlated(config)
+    if by_server:
+        _check_by_server(config, own)
     check(
         by_server or own.get("separation") is None,
         f"dp: separation is {own.get('separation')}; independent noise needs none: leave it out",
@@ -86,7 +88,7 @@ def federated_dp(config: Config) -> dict[str, Any]:
         own["noise_multiplier"] = math.ceil(found * 10**DIGITS) / 10**DIGITS
     accounting.check_rounds(budget, float(own["noise_multiplier"]), sums)
     if by_server:
-        return {**own, **by_server, "quantile": 0.0}
+        return {**own, "mode": "central", "quantile": 0.0}
     least = fewest_honest(config)
     honest = int(own.get("honest") or least)
     check(
@@ -107,8 +109,8 @@ def separation(config: Config) -> int:
     return int((config.dp or {}).get("separation") or 1)
 
 
-def _check_by_server(config: Config, own: dict[str, Any]) -> dict[str, Any]:
-    """What the table says of noise that a trusted server adds, or why it cannot."""
+def _check_by_server(config: Config, own: dict[str, Any]) -> None:
+    """Refuses what noise that a trusted server adds cannot be."""
     check(
         own["noise"] == "banded",
         f"dp: noise is {own['noise']!r}; clients of a federation count each of their rounds by"
@@ -129,7 +131,6 @@ def _check_by_server(config: Config, own: dict[str, Any]) -> dict[str, Any]:
         "dp: clients who evaluate add noise to what they say; with banded noise they add none: set"
         " evaluation_by = 'server'",
     )
-    return {"mode": "central"}
 
 
 def fewest_honest(config: Config) -> int:
