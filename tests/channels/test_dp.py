@@ -135,7 +135,7 @@ def test_what_is_within_its_bounds_does_not_depend_on_alpha(alpha: float):
 
 def test_what_is_within_its_bounds_comes_back():
     channel = private(BOUNDS, FINE, 1, None, nothing)
-    own = contribution([1.0, -0.5], 0.4, [20.0, 3.0], [6.0, 7.0])
+    own = contribution([0.3, -0.2], 0.4, [20.0, 3.0], [2.0, 7.0])
     sums, _, report = channel.decode(channel.init(), channel.encode(channel.init(), own, KEY), KEY)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4), sums, own)
     assert report == {}
