@@ -3,6 +3,7 @@
 
 import functools
 import threading
+import types
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,6 +65,21 @@ def test_a_private_run_is_not_played_ahead():
     threads = threading.active_count()
     compiled_ahead(refused, NO_TUNER, private)()
     assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize(("limit", "played"), [(10_000, True), (100, False)])
+def test_it_is_not_played_beside_another_run_where_there_may_be_no_room(
+    monkeypatch: pytest.MonkeyPatch, limit: int, played: bool
+):
+    """The toy's model has 4 bytes, and is on 50 lanes."""
+    card = types.SimpleNamespace(memory_stats=lambda: {"bytes_limit": limit})
+    make_built = functools.partial(build, shared=Shared())
+    monkeypatch.setattr(
+        "agnosticfl.runs.ahead.jax", types.SimpleNamespace(local_devices=lambda: [card])
+    )
+    with compilations() as names:
+        compiled_ahead(make_built, NO_TUNER, config("toy"))()
+    assert (ROUNDS["toy"] in names) is played
 
 
 def test_what_goes_wrong_is_left_to_the_run():
