@@ -67,7 +67,7 @@ def test_a_private_run_is_not_played_ahead():
     assert threading.active_count() == threads
 
 
-@pytest.mark.parametrize(("limit", "played"), [(10_000, True), (100, False)])
+@pytest.mark.parametrize(("limit", "played"), [(20_000, True), (5_000, False)])
 def test_it_is_not_played_beside_another_run_where_there_may_be_no_room(
     monkeypatch: pytest.MonkeyPatch, limit: int, played: bool
 ):
