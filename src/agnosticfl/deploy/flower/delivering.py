@@ -17,12 +17,15 @@ What is used of Flower's inside is in this file, for the version that is pinned;
 import asyncio
 import binascii
 import importlib
+import threading
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from agnosticfl.deploy.flower.alive import Alive
 from agnosticfl.deploy.flower.mail import Mail, Receiver
+from agnosticfl.deploy.flower.sparing import sparing
 
 HOLD = 20.0  # seconds that a client waits for a message in one request; Flower's clients give it 30
 SOON = 1.0  # seconds that the run waits for replies: of lost clients only Flower's own answer tells
@@ -45,13 +48,13 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Nodes: TypeAlias = dict[bytes, int]  # a node's public key -> its number
 
 
-def delivering(mail: Mail, nodes: Nodes) -> type:
+def delivering(mail: Mail, nodes: Nodes, alive: Alive) -> type:
     """Flower's state of a SuperLink that tells `mail` what it takes in and gives away.
 
     Args:
       nodes: filled with what it says of nodes, which Flower asks for at each of their requests.
     """
-    base: Any = _sql.SqlLinkState
+    base: Any = sparing(_sql.SqlLinkState)
 
     class Delivering(base):
         def __init__(self, *args: Any, **options: Any):
@@ -100,6 +103,11 @@ def delivering(mail: Mail, nodes: Nodes) -> type:
                 nodes[public_key] = node
             return node
 
+        def deactivate_node(self, node_id: int) -> bool:
+            alive.left(node_id)
+            left: bool = super().deactivate_node(node_id)
+            return left
+
         def get_message_res(self, message_ids: set[str], run_id: int) -> list[Any]:
             found: list[Any] = super().get_message_res(message_ids, run_id)
             for reply in found:
@@ -134,8 +142,16 @@ class Hold:
     key in a request's head is the sender's own was checked by the gate.
     """
 
-    def __init__(self, app: Any, mail: Mail, nodes: Nodes, hold: float = HOLD, soon: float = SOON):
-        self.app, self.mail, self.nodes = app, mail, nodes
+    def __init__(
+        self,
+        app: Any,
+        mail: Mail,
+        nodes: Nodes,
+        alive: Alive,
+        hold: float = HOLD,
+        soon: float = SOON,
+    ):
+        self.app, self.mail, self.nodes, self.alive = app, mail, nodes, alive
         self.hold, self.soon = hold, soon
         self._in_vain: dict[int, int] = {}  # requests of a node since Flower answered one
 
@@ -166,20 +182,25 @@ class Hold:
             return True
         times = self._in_vain.get(node, PASSED)
         if times >= PASSED:
+            self.alive.looked(node)
             self._in_vain[node] = 0
             return True
-        if await self._wait([node], self.hold, receive):
-            return True
-        self._in_vain[node] = times + 1
-        return False
+        found = await self._wait([node], self.hold, receive)
+        if found is None:
+            return False
+        self.alive.looked(node)
+        self._in_vain[node] = times if found else times + 1
+        return found
 
-    async def _wait(self, receivers: Iterable[Receiver], seconds: float, receive: Receive) -> bool:
-        """Until something is here for one of them, or whoever asks is gone."""
+    async def _wait(
+        self, receivers: Iterable[Receiver], seconds: float, receive: Receive
+    ) -> bool | None:
+        """Whether something is here for one of them, after a time; None if who asks is gone."""
         arrived = asyncio.ensure_future(self.mail.wait(list(receivers), seconds))
         gone = asyncio.ensure_future(receive())  # what comes after the body is the end
         try:
             await asyncio.wait({arrived, gone}, return_when=asyncio.FIRST_COMPLETED)
-            return arrived.done() and arrived.result()
+            return arrived.result() if arrived.done() else None
         finally:
             arrived.cancel()
             gone.cancel()
@@ -243,13 +264,15 @@ def install(module: Any, mail: Mail) -> None:
     """Puts `Delivering` and `Hold` into Flower's SuperLink, whose main module is given."""
     import uvicorn
 
-    nodes: Nodes = {}
-    _factory.SqlLinkState = delivering(mail, nodes)
+    nodes, alive = Nodes(), Alive()
+    _factory.SqlLinkState = delivering(mail, nodes, alive)
     create, shutdown = module.create_app, uvicorn.Server.shutdown
 
     def create_app(*args: Any, **options: Any) -> Any:
         app = create(*args, **options)
-        app.add_middleware(Hold, mail=mail, nodes=nodes)
+        app.add_middleware(Hold, mail=mail, nodes=nodes, alive=alive)
+        state = app.state.linkstate_factory.state()
+        threading.Thread(target=alive.keep_writing, args=[state], daemon=True).start()
         return app
 
     async def ending(server: Any, sockets: Any = None) -> None:
