@@ -89,7 +89,7 @@ def test_a_federation_with_banded_noise_is_the_simulation_with_it(
 ):
     """With noise that is known, and all clients in every round."""
     with_known_noise(monkeypatch, each)
-    dp = {"noise": "banded", "separation": 1, "epsilon": 1e5, "weight": 20.0, "clip": 5.0}
+    dp = {"noise": "banded", "separation": 1, "epsilon": 20.0, "examples": 10.0}
     task = private_toy(dp=dp)
     play(tmp_path, keys, rounds=2, task=task)
     in_the_clear = msgspec.structs.replace(task.config, secure=None)
