@@ -131,7 +131,8 @@ class AgnosticStrategy(Strategy):
         if config.evaluation_by == "clients":
             judge = federated_judge(config, self.model, self.data, self._asking(grid, EVALUATION))
             if config.weights_follow == "heldout":
-                reports = federated_reports(config, self.data, self._asking(grid, REPORT))
+                ask = self._asking(grid, REPORT)
+                reports = federated_reports(config, self.data, ask, self.privacy)
         built = assemble(
             config,
             self.model,

@@ -24,8 +24,9 @@ from agnosticfl.deploy.gate.members import LOOK, Members
 from agnosticfl.deploy.gate.passage import Passage
 from agnosticfl.deploy.gate.refusals import Refusals
 from agnosticfl.deploy.gate.running import as_process, say, serve, web_server
-from agnosticfl.deploy.gate.settings import Settings, from_json
+from agnosticfl.deploy.gate.settings import Settings
 from agnosticfl.deploy.node.kept import Version, versions
+from agnosticfl.deploy.told import from_json
 from agnosticfl.errors import BadInput
 
 KEPT = 3.0  # seconds that an idle connection to the SuperLink stays: that ends it after five
@@ -119,7 +120,7 @@ def allow_files(wanted: int) -> None:
 
 def main(text: str) -> None:
     """Serves until a signal ends it."""
-    settings = from_json(text)
+    settings = from_json(text, Settings, "the gate's")
     allow_files(2 * settings.limits.connections + SPARE)
     serve(configured(settings, superlink_client(settings)), "the gate")
 

@@ -21,6 +21,7 @@ from agnosticfl.core.later import jax
 from agnosticfl.core.model import Model, Params
 from agnosticfl.core.tally import Form, Tally, form_of, tally, told
 from agnosticfl.deploy import wire
+from agnosticfl.deploy.node import noised
 from agnosticfl.deploy.node.contribute import Place, answer_in_numpy
 from agnosticfl.deploy.private import tally_noise
 from agnosticfl.deploy.task import EVALUATION, REPORT
@@ -170,20 +171,14 @@ def encoded(asked: Asked, figures: Figures) -> dict[str, np.ndarray]:
         none = np.zeros((), np.float32)
         place = Place(asked.seed, asked.number, asked.client)
         own = usable(ClientSum({}, none, loss, count, none))  # type: ignore[arg-type]
+        if asked.config.dp is not None:
+            return noised.private_answer(asked.config, own, None)
         return answer_in_numpy(asked.config, place, own, {})
     clients = most_clients(asked.config)
-    if asked.config.dp is not None:
-        return _private(asked, figures, clients)
-    channel = build_tally_channel(asked.config, figures.form, clients)
-    return wire.pack(channel.encode((), figures.own, None))  # type: ignore[arg-type]
-
-
-def _private(asked: Asked, figures: Figures, clients: int) -> dict[str, np.ndarray]:
-    from agnosticfl.deploy.node.noised import with_noise  # here: it needs JAX
-
-    noise = tally_noise(asked.config, figures.form.readings)
+    noise = None if asked.config.dp is None else tally_noise(asked.config, figures.form.readings)
     channel = build_tally_channel(asked.config, figures.form, clients, noise)
-    return with_noise(channel.encode((), figures.own, None), noise.scale)  # type: ignore[arg-type]
+    message = channel.encode((), figures.own, None)  # type: ignore[arg-type]
+    return wire.pack(message) if noise is None else noised.with_noise(message, noise.scale)
 
 
 def in_words(asked: Asked, figures: Figures) -> str:
