@@ -2,9 +2,8 @@
 """Programs that are compiled before the run that needs them."""
 
 import functools
-import threading
 import types
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,10 +60,15 @@ def test_a_run_finds_its_rounds_compiled(tmp_path: Path, task: str):
 
 def test_a_private_run_is_not_played_ahead():
     private = resolve("toy", rounds=2, sets=["dp.epsilon=8", "dp.delta=1e-3", "dp.clip=1"])
-    refused: Callable[..., Any] = lambda *_: pytest.fail("it was built")  # noqa: E731
-    threads = threading.active_count()
-    compiled_ahead(refused, NO_TUNER, private)()
-    assert threading.active_count() == threads
+    asked: list[Config] = []
+
+    def make_built(config: Config, *_: Any) -> Any:
+        asked.append(config)
+
+    compiled_ahead(make_built, NO_TUNER, private)()
+    assert asked == []
+    compiled_ahead(make_built, NO_TUNER, config("toy"))()
+    assert asked == [config("toy")]
 
 
 @pytest.mark.parametrize(("limit", "played"), [(20_000, True), (5_000, False)])
