@@ -21,6 +21,7 @@ import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -308,6 +309,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, soaked.stop)
         tell(soaked.play(), options.json)
         sys.stdout.flush()
+        threading.excepthook = lambda _: None  # of the crowd, whose server loses its files
     finally:
         shutil.rmtree(place, ignore_errors=True)
     # A thousand connections, each with a thread, are not signed off one by one; the server's

@@ -31,6 +31,7 @@ def test_what_is_used_of_flower_s_inside_is_there():
         state.get_message_res: ["self", "message_ids", "run_id"],
         state.get_node_id_by_public_key: ["self", "public_key"],
         state.acknowledge_node_heartbeat: ["self", "node_id", "heartbeat_interval"],
+        state.delete_node: ["self", "owner_aid", "node_id"],
         state.deactivate_node: ["self", "node_id"],
         state.store_object: ["self", "run_id", "session_id", "object_id", "object_content"],
     }
@@ -206,6 +207,22 @@ def test_a_client_that_looks_is_alive_until_it_signs_off(
     assert link.state.deactivate_node(link.node)
     link.alive.write(link.state)
     assert online(link)[0] == "offline"
+
+
+def test_many_nodes_are_acknowledged_as_flower_does_it_for_one(link: Link):
+    others = [link.state.create_node("aid", "name", bytes([n]), 30.0) for n in range(3)]
+    link.state.activate_node(others[0], 15.0)
+    link.state.acknowledge_node_heartbeat(link.node, 40.0)
+    link.state.delete_node("aid", others[2])
+    link.state.acknowledge_nodes(others, 40.0)
+    infos = link.state.get_node_info(node_ids=[link.node, *others])
+    found = {info.node_id: info for info in infos}
+    (theirs, *ours), removed = (found[node] for node in (link.node, *others[:2])), found[others[2]]
+    for info in ours:
+        assert (info.status, info.heartbeat_interval) == ("online", theirs.heartbeat_interval)
+        assert info.online_until == pytest.approx(theirs.online_until, abs=5.0)
+        assert info.last_activated_at
+    assert removed.status == "unregistered"
 
 
 class Asked(NamedTuple):

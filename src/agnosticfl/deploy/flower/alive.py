@@ -49,8 +49,7 @@ class Alive:
         """
         with state.session(), self._writing:
             looked, self._looked = self._looked, set()
-            for node in list(looked):
-                state.acknowledge_node_heartbeat(node, INTERVAL)
+            state.acknowledge_nodes(list(looked), INTERVAL)
 
     def keep_writing(self, state: Any) -> NoReturn:
         """In a thread that ends with its process."""
