@@ -74,7 +74,7 @@ class Load(NamedTuple):
     step: float = 20.0  # seconds that the server waits for those who are silent
     longest: float = 10.0  # seconds between a client's looks for messages
     rounds: int = 10_000
-    idle: float = 30.0  # seconds that all clients only wait, before the first round
+    idle: float = 40.0  # seconds that all clients only wait, before the first round
 
 
 def wanted(load: Load) -> int:
@@ -286,7 +286,7 @@ def main() -> None:
     parser.add_argument("--hostile", type=float, default=0.01)
     parser.add_argument("--poll", type=float, default=10.0)
     parser.add_argument("--step", type=float, default=20.0)
-    parser.add_argument("--idle", type=float, default=30.0)
+    parser.add_argument("--idle", type=float, default=40.0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     allow_files(8 * options.clients + 256)
