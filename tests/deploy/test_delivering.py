@@ -294,6 +294,10 @@ def test_of_requests_in_vain_only_some_get_flower_s_own_answer(post: Mail):
     assert ask(hold, "/v1/fleet/push-messages", b"anything").passed
 
 
+@pytest.mark.attack(
+    "a client looks for messages in another's name, to learn when that one is asked",
+    "a client waits for its own messages only; others' are refused at once",
+)
 @pytest.mark.parametrize("keys", [(b"the key of node 8",), (b"a new key",), (), (KEY, KEY)])
 def test_who_looks_with_another_s_number_is_not_held(post: Mail, keys: tuple[bytes, ...]):
     """Or the time of the answer would tell him when the other one is asked."""
