@@ -32,19 +32,23 @@ def whole_numbers(bounds: ClipBounds, scale: Scale, own: Sums) -> list[np.ndarra
 
 def _whole_numbers(bounds: ClipBounds, scale: Scale, own: Sums) -> list[np.ndarray]:
     shares = FIXED_SHARES if own.weighted_delta else FIXED_REPORT_SHARES
-    update, beta, loss, count = map(np.float32, bounds)
-    # L^k shrinks as N^k does, so that a client of many examples keeps its mean loss.
-    fewer = _factor([own.domain_count], count)
+    update, loss, count = map(np.float32, bounds)
+    size = np.asarray(own.domain_count.sum(dtype=np.float32))  # n_k
+    mean_alpha = np.float32(min(abs(own.beta) / size, 1) if size > 0 else 0)
+    # N^k, β^k and L^k shrink alike, so that a client of many examples keeps its mean loss.
+    fewer = _factor([size], count)
+    less = fewer * own.domain_loss
+    shorter = _factor(own.weighted_delta, mean_alpha * update)
     segments = [
-        (own.weighted_delta, update, _factor(own.weighted_delta, update), shares.update),
-        ([own.beta], beta, _factor([own.beta], beta), shares.beta),
-        ([fewer * own.domain_loss], loss, _factor([fewer * own.domain_loss], loss), shares.loss),
+        (own.weighted_delta, update, shorter, shares.update),
+        ([own.beta], count, _factor([own.beta], mean_alpha * count), shares.beta),
+        ([less], loss, _factor([less], loss), shares.loss),
         ([own.domain_count], count, fewer, shares.count),
     ]
     found: list[np.ndarray] = []
     for parts, bound, factor, share in segments:
-        size = np.float32(MARGIN * math.sqrt(share)) / bound
-        found += [_in_units(size * (factor * part), scale) for part in parts]
+        scaled = np.float32(MARGIN * math.sqrt(share)) / bound
+        found += [_in_units(scaled * (factor * part), scale) for part in parts]
     return [*found, np.zeros(len(bounds), np.int32)]  # fixed bounds follow nothing
 
 
