@@ -15,9 +15,7 @@ would sink wherever λ leaves most clients, and clip just those who count.
 import math
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from agnosticfl.channels.dp.noise import (
     Release,
@@ -30,6 +28,7 @@ from agnosticfl.channels.dp.noise import (
 from agnosticfl.core import tree
 from agnosticfl.core.channel import Adders, Channel, Decoded
 from agnosticfl.core.contribution import ClientSum
+from agnosticfl.core.later import Array, jnp
 from agnosticfl.core.model import Params
 
 MARGIN = 1 - 1e-3  # clipped norms stay this far below their bounds: float32 cannot push them over
