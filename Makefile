@@ -14,7 +14,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-all: $(VENV)/.all
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --hypothesis-profile=thorough
 
 # Plays the attacks of docs/security.md against the real client and server code, and prints a table.
 attack: $(VENV)/.dev
