@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all attack check format bench soak clean
+.PHONY: demo test test-slow test-live test-all attack check format bench soak clean
 
 demo: $(VENV)/.core
 	rm -rf runs/demo
@@ -13,8 +13,16 @@ demo: $(VENV)/.core
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow --ignore tests/deploy
+
+# Federations of real processes, three beside each other: mostly they wait.
+test-live: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow tests/deploy --numprocesses 3 --dist loadgroup
+
+# Everything, with more examples for each property.
 test-all: $(VENV)/.all
-	$(BIN)/python -m pytest --hypothesis-profile=thorough
+	$(MAKE) test test-slow test-live PYTEST_ADDOPTS=--hypothesis-profile=thorough
 
 # Plays the attacks of docs/security.md against the real client and server code, and prints a table.
 attack: $(VENV)/.dev

@@ -5,9 +5,15 @@ import numpy as np
 import optax
 import pytest
 
-from agnosticfl.core.algorithm1 import domain_scaling, mean_domain_loss, push, server_step
+from agnosticfl.core.algorithm1 import (
+    domain_scaling,
+    mean_domain_loss,
+    push,
+    server_step,
+    step_weights,
+)
 from agnosticfl.core.state import ServerState, init_state
-from agnosticfl.weights import fixed
+from agnosticfl.weights import exponentiated_gradient, fixed
 
 
 def state(domain_count: list[float] | None = None) -> ServerState:
@@ -60,3 +66,17 @@ def test_no_weight_or_no_finite_result_means_no_step(beta: float, delta: float):
     assert not taken
     np.testing.assert_array_equal(params["w"], before.params["w"])
     assert opt_state[0].count == 0
+
+
+@pytest.mark.nan_input
+def test_weights_that_are_not_finite_stay_as_they_were():
+    rule = exponentiated_gradient(0.1)
+    before = init_state({"w": jnp.zeros(1)}, optax.sgd(1.0), rule, 2, 2)
+    loss, count = jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])
+    lost = step_weights(rule, before, jnp.array([jnp.nan, 2.0]), count)
+    np.testing.assert_array_equal(lost.domain_weights, before.domain_weights)
+    after = step_weights(rule, lost, loss, count)  # and the next round goes on from there
+    np.testing.assert_array_equal(
+        after.domain_weights, step_weights(rule, before, loss, count).domain_weights
+    )
+    assert after.domain_weights[1] > before.domain_weights[1]

@@ -41,7 +41,7 @@ class Standing:
             "127.0.0.1", port, str(place), "127.0.0.1:1", "", LIMITS, str(place / "served.json")
         )
         assert from_json(as_json(settings)) == settings
-        config = configured(settings, self.superlink.client())
+        config = configured(settings, self.superlink.way)
         passage: Any = config.app
         self.desk: Desk = passage.desk
         self.address = ("127.0.0.1", port)

@@ -23,7 +23,7 @@ from agnosticfl.runs.config import Config
 ROOT = Path(__file__).parents[2]
 LIST = ROOT / "requirements" / "pytorch-client.txt"
 # Where the module of a requirement has another name; JAX brings the second one.
-MODULES = {"jax": ("jax", "jaxlib"), "orbax-checkpoint": ("orbax",)}
+MODULES = {"jax": ("jax", "jaxlib")}
 
 # Python runs a module of this name before all else.
 BLOCKER = """\

@@ -108,9 +108,15 @@ def step_model(
 def step_weights(
     weight_rule: WeightRule, state: ServerState, mean_loss: Array, count: Array
 ) -> ServerState:
-    """The half of a round that gives λ_t, from what was measured and on how many examples."""
+    """The half of a round that gives λ_t, from what was measured and on how many examples.
+
+    A λ_t that is not finite would leave every client out of all rounds to come: then λ and the
+    rule's state stay as they were, as w does in `server_step`.
+    """
     stats = DomainStats(mean_loss, count, state.window.mean)
     weights, rule_state = weight_rule.update(state.rule_state, stats)  # λ_t ∝ λ exp(γ_λ L)
+    before = state.domain_weights, state.rule_state
+    weights, rule_state = tree.select(tree.all_finite(weights), (weights, rule_state), before)
     return state._replace(domain_weights=weights, rule_state=rule_state)
 
 

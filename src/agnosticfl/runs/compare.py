@@ -10,6 +10,7 @@ from agnosticfl.core.evaluate import worst_domain
 from agnosticfl.errors import check
 from agnosticfl.files import read_json, write_json
 from agnosticfl.registry import METHODS
+from agnosticfl.runs.ahead import Ahead, not_ahead
 from agnosticfl.runs.build import Built, build
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.resolve import find_method, has_effect, resolve
@@ -32,6 +33,7 @@ def compare(
     sets: Sequence[str] = (),
     say: Callable[[str], Any] = lambda _: None,
     make_built: Callable[[Config], Built] = build,
+    ahead: Ahead = not_ahead,
 ) -> list[dict[str, Any]]:
     """Runs the methods in folders below `out` and returns the summaries.
 
@@ -42,6 +44,7 @@ def compare(
         serves worst if None.
       say: gets messages for the user.
       make_built: builds what a configuration is about, to see whether it can be.
+      ahead: begins to compile for the runs of a method while those before it go on.
     """
     check(seeds >= 1, f"number of seeds is {seeds}; it must be at least 1")
     chosen = _to_run(algorithms, target)
@@ -54,8 +57,12 @@ def compare(
     _check_before_running(first, target, sets, make_built)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / ORDER, {"algorithms": list(dict.fromkeys(algorithms))})
+    later = [config for config in first[1:] if config.target in (None, target)]
+    waits = {config.algorithm: ahead(config) for config in later}
     summaries: list[dict[str, Any]] = []
     for name in chosen:
+        if name in waits:
+            waits[name]()
         own = [run(config, out / run_folder(config)) for config in configs(name, target)]
         if find_method(name).is_reference:
             target = target or _worst(own, configs(name)[0].metric, bool(_needing(chosen)), say)

@@ -3,7 +3,7 @@
 
     python -m agnosticfl.deploy.flower.warm SETTINGS
 
-The connection is Flower's own (fleet protocol, node key, TLS, heartbeats, retries). Flower's
+The connection is Flower's own (fleet protocol, node key, TLS, retries). Flower's
 SuperNode sleeps for three seconds between two looks for messages and starts two processes for each;
 here the client's own app is loaded once, before the first message, and keeps its examples and what
 it compiled. Nothing else is ever loaded: the server's bundle of code is not even asked for.
