@@ -21,6 +21,7 @@ import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +74,7 @@ class Load(NamedTuple):
     step: float = 20.0  # seconds that the server waits for those who are silent
     longest: float = 10.0  # seconds between a client's looks for messages
     rounds: int = 10_000
-    idle: float = 30.0  # seconds that all clients only wait, before the first round
+    idle: float = 40.0  # seconds that all clients only wait, before the first round
 
 
 def wanted(load: Load) -> int:
@@ -285,7 +286,7 @@ def main() -> None:
     parser.add_argument("--hostile", type=float, default=0.01)
     parser.add_argument("--poll", type=float, default=10.0)
     parser.add_argument("--step", type=float, default=20.0)
-    parser.add_argument("--idle", type=float, default=30.0)
+    parser.add_argument("--idle", type=float, default=40.0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     allow_files(8 * options.clients + 256)
@@ -308,6 +309,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, soaked.stop)
         tell(soaked.play(), options.json)
         sys.stdout.flush()
+        threading.excepthook = lambda _: None  # of the crowd, whose server loses its files
     finally:
         shutil.rmtree(place, ignore_errors=True)
     # A thousand connections, each with a thread, are not signed off one by one; the server's

@@ -31,6 +31,7 @@ def test_what_is_used_of_flower_s_inside_is_there():
         state.get_message_res: ["self", "message_ids", "run_id"],
         state.get_node_id_by_public_key: ["self", "public_key"],
         state.acknowledge_node_heartbeat: ["self", "node_id", "heartbeat_interval"],
+        state.delete_node: ["self", "owner_aid", "node_id"],
         state.deactivate_node: ["self", "node_id"],
         state.store_object: ["self", "run_id", "session_id", "object_id", "object_content"],
     }
@@ -208,6 +209,22 @@ def test_a_client_that_looks_is_alive_until_it_signs_off(
     assert online(link)[0] == "offline"
 
 
+def test_many_nodes_are_acknowledged_as_flower_does_it_for_one(link: Link):
+    others = [link.state.create_node("aid", "name", bytes([n]), 30.0) for n in range(3)]
+    link.state.activate_node(others[0], 15.0)
+    link.state.acknowledge_node_heartbeat(link.node, 40.0)
+    link.state.delete_node("aid", others[2])
+    link.state.acknowledge_nodes(others, 40.0)
+    infos = link.state.get_node_info(node_ids=[link.node, *others])
+    found = {info.node_id: info for info in infos}
+    (theirs, *ours), removed = (found[node] for node in (link.node, *others[:2])), found[others[2]]
+    for info in ours:
+        assert (info.status, info.heartbeat_interval) == ("online", theirs.heartbeat_interval)
+        assert info.online_until == pytest.approx(theirs.online_until, abs=5.0)
+        assert info.last_activated_at
+    assert removed.status == "unregistered"
+
+
 class Asked(NamedTuple):
     """What became of a request."""
 
@@ -277,6 +294,10 @@ def test_of_requests_in_vain_only_some_get_flower_s_own_answer(post: Mail):
     assert ask(hold, "/v1/fleet/push-messages", b"anything").passed
 
 
+@pytest.mark.attack(
+    "a client looks for messages in another's name, to learn when that one is asked",
+    "a client waits for its own messages only; others' are refused at once",
+)
 @pytest.mark.parametrize("keys", [(b"the key of node 8",), (b"a new key",), (), (KEY, KEY)])
 def test_who_looks_with_another_s_number_is_not_held(post: Mail, keys: tuple[bytes, ...]):
     """Or the time of the answer would tell him when the other one is asked."""

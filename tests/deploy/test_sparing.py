@@ -37,6 +37,7 @@ def test_what_is_used_of_flower_s_inside_is_there():
     names = [getattr(layer.cls, "__name__", "") for layer in main._get_middleware()]
     assert set(LAYERS) < set(names)
     assert "middleware=_get_middleware()" in inspect.getsource(main.create_app)
+    assert list(inspect.signature(theirs.get_run_status).parameters) == ["self", "run_ids"]
     assert theirs.session is mixin.session
     assert store.session is mixin.session
 
@@ -61,6 +62,33 @@ def test_bytes_are_added_up_and_dead_tasks_looked_for_once_a_second():
     state.store_traffic(2, bytes_sent=1, bytes_recv=0)
     state._cleanup_expired_task_tokens()
     assert done[2:] == [(2, 31, 6), (1, 20, 2), "cleaned"]
+
+
+def test_a_run_that_goes_on_is_looked_at_once_a_second_and_one_that_does_not_each_time():
+    now, asked = [100.0], list[set[int]]()
+    going = {1: "running", 2: "running", 3: "pending"}
+
+    class State:
+        def get_run_status(self, run_ids: set[int]) -> dict[int, Any]:
+            asked.append(run_ids)
+            return {run: SimpleNamespace(status=going[run]) for run in run_ids}
+
+    state = sparing(State, lambda: now[0])()
+
+    def status(*runs: int) -> list[str]:
+        return [found.status for found in state.get_run_status(set(runs)).values()]
+
+    assert status(1) == status(1) == ["running"]
+    assert asked == [{1}]
+    assert status(3) == status(3) == ["pending"]
+    assert asked == [{1}, {3}, {3}]
+    assert status(1, 2) == status(1, 2) == ["running", "running"]
+    assert status() == []
+    assert len(asked) == 6
+    assert status(1) == ["running"]
+    going[1] = "finished"
+    now[0] += 1.0
+    assert status(1) == status(1) == ["finished"]
 
 
 def test_transactions_of_several_threads_take_turns_and_those_of_one_nest():

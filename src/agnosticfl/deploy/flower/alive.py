@@ -43,12 +43,13 @@ class Alive:
             self._looked.discard(node)
 
     def write(self, state: Any) -> None:
-        """Has the state of a SuperLink know of all of them, in one transaction."""
-        with self._writing:
+        """Has the state of a SuperLink know of all of them, in one transaction.
+
+        That comes first: who signs off may do so within one, for which this would wait.
+        """
+        with state.session(), self._writing:
             looked, self._looked = self._looked, set()
-            with state.session():
-                for node in looked:
-                    state.acknowledge_node_heartbeat(node, INTERVAL)
+            state.acknowledge_nodes(list(looked), INTERVAL)
 
     def keep_writing(self, state: Any) -> NoReturn:
         """In a thread that ends with its process."""

@@ -20,7 +20,7 @@ import importlib
 import threading
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from agnosticfl.deploy.flower.alive import Alive
@@ -52,7 +52,8 @@ def delivering(mail: Mail, nodes: Nodes, alive: Alive) -> type:
     """Flower's state of a SuperLink that tells `mail` what it takes in and gives away.
 
     Args:
-      nodes: filled with what it says of nodes, which Flower asks for at each of their requests.
+      nodes: filled with those that have asked for something, and asked in the place of the state.
+      alive: told who signs off.
     """
     base: Any = sparing(_sql.SqlLinkState)
 
@@ -96,12 +97,34 @@ def delivering(mail: Mail, nodes: Nodes, alive: Alive) -> type:
             return found
 
         def get_node_id_by_public_key(self, public_key: bytes) -> int | None:
-            node: int | None = super().get_node_id_by_public_key(public_key)
+            node = nodes.get(public_key)
             if node is None:
-                nodes.pop(public_key, None)
-            else:
-                nodes[public_key] = node
+                with self.session():  # so that nothing is removed in between
+                    node = super().get_node_id_by_public_key(public_key)
+                    if node is not None:
+                        nodes[public_key] = node
             return node
+
+        def delete_node(self, owner_aid: str, node_id: int) -> None:
+            with self.session():
+                super().delete_node(owner_aid, node_id)
+                for key in [key for key, node in list(nodes.items()) if node == node_id]:
+                    del nodes[key]
+
+        def acknowledge_nodes(self, node_ids: Sequence[int], interval: float) -> None:
+            """What `acknowledge_node_heartbeat` does, for many nodes at once."""
+            table, now = _sql.NodeModel, _sql.now()
+            before = (table.status != _sql.NodeStatus.ONLINE, now.isoformat())
+            changes = {
+                "online_until": now.timestamp() + _sql.HEARTBEAT_PATIENCE * interval,
+                "heartbeat_interval": interval,
+                "last_activated_at": _sql.case(before, else_=table.last_activated_at),
+                "status": _sql.NodeStatus.ONLINE,
+            }
+            own = table.node_id.in_([_sql.uint64_to_int64(node) for node in node_ids])
+            known = table.status != _sql.NodeStatus.UNREGISTERED
+            with self.session() as session:
+                session.execute(_sql.update(table).where(own, known).values(**changes))
 
         def deactivate_node(self, node_id: int) -> bool:
             alive.left(node_id)

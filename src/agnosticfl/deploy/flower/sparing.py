@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A SuperLink that does less at each request.
 
-- For each part of a message, Flower looks for tasks that have died and adds up bytes, which are
-  three transactions that write: here once a second (`sparing`).
+- For each part of a message, Flower looks whether its run goes on and for tasks that have died, and
+  adds up bytes, in transactions of which three write: here once a second (`sparing`).
 - Whoever finds its database taken sleeps for some time before it tries again, mostly in vain where
   many do: here its threads take turns (`taking_turns`).
 - Each request goes through nine layers, of which most are for another interface than its own and
@@ -13,6 +13,7 @@ What is used of Flower's inside is in this file, for the version that is pinned;
 """
 
 import contextlib
+import importlib
 import threading
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 SECOND = 1.0
+RUNNING: str = importlib.import_module("flwr.common.constant").Status.RUNNING
 CONTROL, RUNTIME = "/v1/control/", "/v1/runtime/"
 
 # Layers of Flower's, and the beginning of the paths for which each does anything.
@@ -41,6 +43,17 @@ def sparing(base: Any, clock: Callable[[], float] = time.monotonic) -> Any:
             self._sent, self._received = Counter[int](), Counter[int]()  # bytes of runs
             self._cleaned = self._counted = float("-inf")  # when that was last done
             self._counting = threading.Lock()
+            self._going_on: dict[int, tuple[float, Any]] = {}  # runs, since when that is known
+
+        def get_run_status(self, run_ids: set[int]) -> dict[int, Any]:
+            """Of one run that goes on, as it was a second ago at most."""
+            since, status = self._going_on.get(min(run_ids, default=0), (float("-inf"), None))
+            if len(run_ids) == 1 and clock() - since < SECOND:
+                return {min(run_ids): status}
+            found: dict[int, Any] = super().get_run_status(run_ids)
+            goes_on = {run: status for run, status in found.items() if status.status == RUNNING}
+            self._going_on = {run: (clock(), status) for run, status in goes_on.items()}
+            return found
 
         def _cleanup_expired_task_tokens(self) -> None:
             """A task that has died is found a second later, after the half minute that it has."""
