@@ -19,6 +19,7 @@ how the times of rounds differ whose buffers lie where they lay in a round befor
 """
 
 import argparse
+import contextlib
 import json
 import statistics
 import subprocess
@@ -64,7 +65,9 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     """One way: the times of its rounds, and what goes with them."""
     remember_compilations(cache_folder())
     way: str = options.inner
-    with mock.patch.multiple(lanes, **_changed(way)):
+    with contextlib.ExitStack() as stack:
+        for name, other in _changed(way).items():
+            stack.enter_context(mock.patch.object(lanes, name, other))
         workload = make(options.task, 0)
         model = timing.MODELS[options.task]()
         algorithm = timing.make_algorithm(workload, model, "lanes", options.precision)

@@ -17,7 +17,7 @@ from agnosticfl.deploy.flower.standing import Standing
 from agnosticfl.deploy.node.contribute import Contribute
 from agnosticfl.deploy.roster import read_roster
 from agnosticfl.deploy.task import FederatedTask, write_task
-from agnosticfl.runs.build import build
+from agnosticfl.registry import MODELS
 from agnosticfl.runs.config import Config
 from agnosticfl.secagg.messages import kind_of
 from tests.deploy.clients import numpy_client
@@ -69,7 +69,7 @@ def play(
         Standing(agreement_of(task, roster, 3, 1)),
         SERVER,
     )
-    first = to_record(first_params(task, build(task.config).model))
+    first = to_record(first_params(task, MODELS.build(task.config.model, "model")))
     strategy.start(grid, first, rounds, POLICY.deadline)
     return grid
 

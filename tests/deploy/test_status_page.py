@@ -25,7 +25,6 @@ from agnosticfl.deploy.seeing.serve import GUESSES, Page, given
 from agnosticfl.deploy.seeing.settings import (
     PageSettings,
     address_of,
-    as_json,
     page_settings,
     read_password,
 )
@@ -44,6 +43,7 @@ from agnosticfl.deploy.seeing.status import (
     write,
 )
 from agnosticfl.deploy.supervise import children
+from agnosticfl.deploy.told import as_json
 from agnosticfl.errors import BadInput
 from tests.helpers.browser import browser_tests, chromium
 

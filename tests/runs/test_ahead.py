@@ -2,9 +2,8 @@
 """Programs that are compiled before the run that needs them."""
 
 import functools
-import threading
 import types
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,10 +60,15 @@ def test_a_run_finds_its_rounds_compiled(tmp_path: Path, task: str):
 
 def test_a_private_run_is_not_played_ahead():
     private = resolve("toy", rounds=2, sets=["dp.epsilon=8", "dp.delta=1e-3", "dp.clip=1"])
-    refused: Callable[..., Any] = lambda *_: pytest.fail("it was built")  # noqa: E731
-    threads = threading.active_count()
-    compiled_ahead(refused, NO_TUNER, private)()
-    assert threading.active_count() == threads
+    asked: list[Config] = []
+
+    def make_built(config: Config, *_: Any) -> Any:
+        asked.append(config)
+
+    compiled_ahead(make_built, NO_TUNER, private)()
+    assert asked == []
+    compiled_ahead(make_built, NO_TUNER, config("toy"))()
+    assert asked == [config("toy")]
 
 
 @pytest.mark.parametrize(("limit", "played"), [(20_000, True), (5_000, False)])
@@ -87,7 +91,7 @@ def test_what_goes_wrong_is_left_to_the_run():
 
 
 def test_a_comparison_begins_all_that_it_can_and_waits_for_each_at_its_turn(tmp_path: Path):
-    """The target of fedavg-target is not known before fedavg has run."""
+    """The target of fedavg-target is not known before fedavg has run, so it comes last."""
     told: list[str] = []
 
     def ahead(config: Config) -> Wait:
@@ -99,7 +103,8 @@ def test_a_comparison_begins_all_that_it_can_and_waits_for_each_at_its_turn(tmp_
         return run(config, out)
 
     compare("toy", tmp_path, play, seeds=1, rounds=2, ahead=ahead)
-    assert told == ["begin afa", "run fedavg", "run fedavg-target", "wait afa", "run afa"]
+    steps = ["begin afa", "run fedavg", "begin fedavg-target", "wait afa", "run afa"]
+    assert told == [*steps, "wait fedavg-target", "run fedavg-target"]
     told.clear()
     named = tmp_path / "named"
     compare("toy", named, play, seeds=1, rounds=2, ahead=ahead, target="centre 1")

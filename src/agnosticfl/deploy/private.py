@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from agnosticfl.errors import check
 from agnosticfl.privacy import accounting
 from agnosticfl.privacy.accounting import ROUNDED, Budget
@@ -21,6 +23,7 @@ from agnosticfl.secagg.graph import quorum, reckoned_dishonest
 if TYPE_CHECKING:
     from agnosticfl.channels.dp import Privacy
     from agnosticfl.channels.noised_tallies import TallyNoise
+    from agnosticfl.core.contribution import ClientSum
     from agnosticfl.core.federated import Splits
     from agnosticfl.core.metrics import Reading
     from agnosticfl.core.model import Model
@@ -72,8 +75,9 @@ def federated_dp(config: Config) -> dict[str, Any]:
         " tell who they are",
     )
     check(
-        config.weights_follow == "train",
-        "dp: in a federation λ follows those who train; set weights_follow = 'train'",
+        config.weights_follow == "train" or config.evaluation_by == "clients",
+        "dp: in a federation λ follows those who train, or what clients keep from training: set"
+        " weights_follow = 'train', or evaluation_by = 'clients'",
     )
     for key in ("epsilon", "delta"):
         check(key in own, f"dp: {key} is needed")
@@ -106,6 +110,8 @@ def planned_sums(config: Config) -> int:
     asked = config.rounds
     if config.evaluation_by == "clients":
         asked += num_questions(config)
+    if config.weights_follow == "heldout":
+        asked += config.rounds
     return asked + max(math.ceil(SPARE * asked), FEWEST_SPARE)
 
 
@@ -142,17 +148,28 @@ def privacy_of(config: Config, like: Any, asked: Callable[[], int] = int) -> "Pr
         sums=planned_sums(config),
         federation=Federation(most_clients(config), asked),
     )
-    return call_with_options(differential_privacy, own, "dp", facts)
+    privacy: Privacy = call_with_options(differential_privacy, own, "dp", facts)
+    if config.weights_follow == "train":
+        return privacy
+    reporting = facts._replace(like=_no_report(like.domain_loss.shape[0]))
+    return privacy._replace(reports=call_with_options(differential_privacy, own, "dp", reporting))
+
+
+def _no_report(num_domains: int) -> "ClientSum":
+    """What a report looks like."""
+    from agnosticfl.core.contribution import ClientSum
+
+    one, each = np.zeros((), np.float32), np.zeros(num_domains, np.float32)
+    return ClientSum((), one, each, each, one)  # type: ignore[arg-type]
 
 
 def tally_noise(config: Config, readings: Mapping[str, "Reading"]) -> "TallyNoise":
     """The noise of what clients say of a model, which is that of their other vectors."""
     from agnosticfl.channels.dp.noise import by_clients
     from agnosticfl.channels.noised_tallies import TallyNoise
-    from agnosticfl.core.contribution import report_shapes
     from agnosticfl.runs.looks import largest_values
 
-    scale = privacy_of(config, report_shapes(1)).scale
+    scale = privacy_of(config, _no_report(1)).scale
     return TallyNoise(scale, by_clients, largest_values(config, readings))
 
 

@@ -136,6 +136,7 @@ def _played_to_the_end(
     state, ready = spending.state, _evaluation_ahead(built, spending.state.params)
     look = _lookout(built, spending, say, ready)
     with contextlib.ExitStack() as stack:
+        stack.callback(ready)  # a run that is stopped leaves no thread behind
         sinks = [stack.enter_context(start(config, out, say)) for start in starts if first]
         writer = Writer(out, RecordBook(out, domains, int(state.round))) if first else None
         stack.callback(lambda: writer and writer.close())

@@ -8,10 +8,8 @@ promised.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 from msgspec import Meta
 
 from agnosticfl.channels.dp.clipping import ClipBounds, PrivacyState, follow, private, vector_size
@@ -31,9 +29,10 @@ from agnosticfl.channels.dp.noise import (
     scale_for,
     units_for,
 )
+from agnosticfl.core import tree
 from agnosticfl.core.channel import ChannelBuilder
 from agnosticfl.core.contribution import ChannelState, ClientSum
-from agnosticfl.core.state import ServerState
+from agnosticfl.core.later import jnp
 from agnosticfl.errors import check, choose
 from agnosticfl.options import AtLeastOne, Positive
 from agnosticfl.privacy import accounting, ledger
@@ -42,6 +41,9 @@ from agnosticfl.privacy.entropy import Secrets, fresh_secret
 from agnosticfl.privacy.ledger import Plan
 from agnosticfl.privacy.noise_source import noise_source
 from agnosticfl.privacy.secret_cohorts import Silo
+
+if TYPE_CHECKING:
+    from agnosticfl.core.state import ServerState  # its module needs JAX
 
 NOT_PRIVATE = "NOT PRIVATE: the noise follows from dp.test_seed, and anybody can subtract it"
 
@@ -74,6 +76,7 @@ class Privacy(NamedTuple):
     mode: str
     population: int
     scale: Scale
+    clip: ClipBounds  # the first bounds
     bounds: str  # how they move, in words
     test_seed: int | None
     strategy: Strategy | None = None  # of correlated noise
@@ -208,7 +211,7 @@ def differential_privacy(
     spread = math.sqrt(draws / shares) if strategy is None else strategy.spread
     scale = scale._replace(spread=spread)
     accounting.check_rounds(budget, scale.noise, sums)
-    reports = not jax.tree.leaves(run.like.weighted_delta)
+    reports = not [*tree.leaves(run.like.weighted_delta)]
     following = follow(quantile, scale.noise * scale.spread, c, run.rounds)
     source = noise_source(run.secrets or Secrets(fresh_secret()))
     release = independent(source, draws) if strategy is None else correlated(source, strategy)
@@ -226,6 +229,7 @@ def differential_privacy(
         mode,
         population,
         scale,
+        bounds,
         words,
         test_seed,
         strategy,
@@ -245,8 +249,12 @@ def _check_fine(run: RunFacts, size: int, units: int) -> None:
 
 
 def going_on(
-    privacy: Privacy, state: ServerState, before: Mapping[str, Any] | None, rounds: int, place: str
-) -> tuple[ServerState, list[Plan]]:
+    privacy: Privacy,
+    state: "ServerState",
+    before: Mapping[str, Any] | None,
+    rounds: int,
+    place: str,
+) -> "tuple[ServerState, list[Plan]]":
     """The state with the noise for the rounds that are left, and what stands in the ledger.
 
     Refused if nothing of the budget is left for them.
@@ -302,7 +310,7 @@ def statement(privacy: Privacy, plans: list[Plan], rounds: int) -> dict[str, Any
     return {**training, "heldout": reporting[0]} if reporting else training
 
 
-def _groups(privacy: Privacy, state: ServerState) -> list[tuple[Privacy, ChannelState]]:
+def _groups(privacy: Privacy, state: "ServerState") -> list[tuple[Privacy, ChannelState]]:
     """Those who train and, if they report, those who are held out, with their channel's state."""
     training = [(privacy, state.channel_state)]
     return (

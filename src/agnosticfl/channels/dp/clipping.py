@@ -10,9 +10,7 @@ its bound; its noised sum moves the bounds towards a quantile (Andrew et al. 202
 import math
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from agnosticfl.channels.dp.noise import (
     Release,
@@ -25,6 +23,7 @@ from agnosticfl.channels.dp.noise import (
 from agnosticfl.core import tree
 from agnosticfl.core.channel import Adders, Channel, Decoded
 from agnosticfl.core.contribution import ClientSum
+from agnosticfl.core.later import Array, jnp
 from agnosticfl.core.model import Params
 
 MARGIN = 1 - 1e-3  # clipped norms stay this far below their bounds: float32 cannot push them over

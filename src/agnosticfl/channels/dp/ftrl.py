@@ -15,10 +15,10 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-import jax
 import numpy as np
 
 from agnosticfl.channels.dp.noise import Release
+from agnosticfl.core.later import jax
 from agnosticfl.errors import require
 from agnosticfl.privacy.noise_source import NoiseSource
 

@@ -10,12 +10,9 @@ on the host (`privacy/`): JAX's generators have neither enough bits nor exact ta
 import math
 from typing import Any, NamedTuple, Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.experimental import io_callback
 
+from agnosticfl.core.later import Array, jax, jnp
 from agnosticfl.errors import check
 from agnosticfl.privacy.accounting import ROUNDED
 from agnosticfl.privacy.discrete import LARGEST_SIGMA
@@ -86,6 +83,8 @@ def to_whole_numbers(vector: Any, units: Array) -> Any:
 
 def released(release: Release, total: Any, sigma: Array, units: Array) -> Any:
     """The noised sum of vectors, as floating-point numbers."""
+    from jax.experimental import io_callback  # here: a client that only sends needs no JAX
+
     leaves, structure = jax.tree.flatten(total)
     flat = jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
     shape = jax.ShapeDtypeStruct(flat.shape, jnp.float32)

@@ -25,8 +25,9 @@ from agnosticfl.deploy.gate.members import LOOK, Members
 from agnosticfl.deploy.gate.passage import Passage
 from agnosticfl.deploy.gate.refusals import Refusals
 from agnosticfl.deploy.gate.running import as_process, say, serve, web_server
-from agnosticfl.deploy.gate.settings import Settings, from_json
+from agnosticfl.deploy.gate.settings import Settings
 from agnosticfl.deploy.node.kept import Version, versions
+from agnosticfl.deploy.told import from_json
 from agnosticfl.errors import BadInput
 
 KEPT = 60.0  # seconds that an idle connection to the SuperLink stays: that ends it after 75
@@ -131,7 +132,7 @@ def allow_files(wanted: int) -> None:
 
 def main(text: str) -> None:
     """Serves until a signal ends it."""
-    settings = from_json(text)
+    settings = from_json(text, Settings, "the gate's")
     allow_files(2 * settings.limits.connections + SPARE)
     serve(configured(settings, ways_to_superlink(settings)), "the gate")
 

@@ -7,25 +7,43 @@ seed of the run has no part in it, and nothing is used twice.
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from agnosticfl.channels.dp.in_numpy import named_state, whole_numbers
+from agnosticfl.channels.dp.noise import Scale
+from agnosticfl.channels.in_numpy import Sums, usable
 from agnosticfl.core import tree
-from agnosticfl.core.channel import Channel
+from agnosticfl.core.contribution import ClientSum
 from agnosticfl.deploy import wire
+from agnosticfl.deploy.private import privacy_of
 from agnosticfl.privacy.accounting import ROUNDED
 from agnosticfl.privacy.discrete import discrete_gaussian
 from agnosticfl.privacy.entropy import Bits, from_system
+from agnosticfl.runs.config import Config
 from agnosticfl.secagg.messages import Refused
-
-if TYPE_CHECKING:
-    from agnosticfl.channels.dp.noise import Scale  # its module needs JAX
 
 LOG = logging.getLogger("flwr")
 
 
-def with_noise(message: Any, scale: "Scale", bits: Bits = from_system) -> dict[str, np.ndarray]:
+def private_answer(
+    config: Config, sums: ClientSum, state: Mapping[str, np.ndarray] | None
+) -> dict[str, np.ndarray]:
+    """A contribution clipped and noised as the client's own task says, packed.
+
+    Args:
+      state: of the channel, as the server says it; None where it says none.
+    """
+    update, *others = sums
+    own = Sums([*map(np.asarray, tree.leaves(update))], *map(np.asarray, others))
+    privacy = privacy_of(config, own)
+    if state is not None:
+        check_state(named_state(privacy.clip, privacy.scale), state)
+    return with_noise(whole_numbers(privacy.clip, privacy.scale, usable(own)), privacy.scale)
+
+
+def with_noise(message: Any, scale: Scale, bits: Bits = from_system) -> dict[str, np.ndarray]:
     """Whole numbers, packed, with this client's share of the noise, modulo 2^32.
 
     What the accounting rests on is looked at here once more, whatever made the numbers: a vector
@@ -41,13 +59,10 @@ def with_noise(message: Any, scale: "Scale", bits: Bits = from_system) -> dict[s
     return {kind: (total & 0xFFFFFFFF).astype(np.uint32).view(np.int32)}
 
 
-def check_state(channel: Channel, given: Mapping[str, np.ndarray]) -> Any:
-    """The channel's state as the task has it; `Refused` if the server says another."""
-    own = channel.init()
-    named = tree.named(own)
-    same = given.keys() == named.keys() and all(
-        np.array_equal(given[name], value) for name, value in named.items()
+def check_state(own: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray]) -> None:
+    """Refuses a channel's state that is not the task's."""
+    same = given.keys() == own.keys() and all(
+        np.array_equal(given[name], value) for name, value in own.items()
     )
     if not same:
         raise Refused("the server says other bounds or other noise than the task")
-    return own

@@ -30,8 +30,9 @@ from agnosticfl.deploy.gate.serve import Certificate
 from agnosticfl.deploy.local_user import Place, own
 from agnosticfl.deploy.seeing.page import page, policy
 from agnosticfl.deploy.seeing.prometheus import TYPE, metrics
-from agnosticfl.deploy.seeing.settings import PageSettings, from_json, read_password
+from agnosticfl.deploy.seeing.settings import PageSettings, read_password
 from agnosticfl.deploy.seeing.status import View, view
+from agnosticfl.deploy.told import from_json
 from agnosticfl.errors import BadInput, quoted
 
 # Somebody looks at it now and then: far less than clients ask of the gate.
@@ -184,7 +185,7 @@ def configured(settings: PageSettings) -> uvicorn.Config:
 
 def main(text: str) -> None:
     """Serves until a signal ends it."""
-    serve(configured(from_json(text)), "the page")
+    serve(configured(from_json(text, PageSettings, "the page's")), "the page")
 
 
 if __name__ == "__main__":
