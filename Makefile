@@ -20,7 +20,9 @@ test-slow: $(VENV)/.dev
 test-live: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow tests/deploy --numprocesses 3 --dist loadgroup
 
-test-all: $(VENV)/.all test test-slow test-live
+# Everything, with more examples for each property.
+test-all: $(VENV)/.all
+	$(MAKE) test test-slow test-live PYTEST_ADDOPTS=--hypothesis-profile=thorough
 
 # Plays the attacks of docs/security.md against the real client and server code, and prints a table.
 attack: $(VENV)/.dev

@@ -276,6 +276,7 @@ def test_held_out_losses_are_noised_and_both_groups_are_accounted_for(
     assert read_json(folder / "privacy.json") == summary["privacy"]
 
 
+@pytest.mark.slow
 def test_a_private_run_that_follows_held_out_clients_goes_on_with_both_groups_charged(
     store: Path, tmp_path: Path
 ):
@@ -311,6 +312,7 @@ def memorable(rng: np.random.Generator, seen: bool) -> FederatedData:
     return from_arrays({"x": x, "y": y.astype(np.int32)}, np.arange(410) % 10, domains)
 
 
+@pytest.mark.slow
 def test_a_memorised_domain_keeps_its_weight_only_if_it_is_held_out():
     rng = np.random.default_rng(0)
     train, heldout = memorable(rng, seen=True), memorable(rng, seen=False)
