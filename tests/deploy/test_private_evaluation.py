@@ -32,7 +32,7 @@ from tests.deploy.private import BUDGET, private_toy, with_known_noise
 from tests.deploy.secure import play, secure_toy
 
 # So much that nothing is all noise, and parity can be seen.
-MUCH: dict[str, Any] = {"epsilon": 1e5, "weight": 20.0, "clip": 5.0}
+MUCH: dict[str, Any] = {"epsilon": 1e5, "weight": 20.0, "clip": 5.0, "examples": 300.0}
 BY_CLIENTS: dict[str, Any] = {
     "evaluation_by": "clients",
     "evaluation_every": 1,
