@@ -27,7 +27,7 @@ test-all: $(VENV)/.all
 
 # Plays the attacks of docs/security.md against the real client and server code, and prints a table.
 attack: $(VENV)/.dev
-	$(BIN)/python -m pytest -m attack -p tests.helpers.attacks --numprocesses 3 --dist loadgroup
+	$(BIN)/python -m pytest -m attack -p tests.helpers.attacks --numprocesses 3 --dist worksteal
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
