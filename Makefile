@@ -16,9 +16,10 @@ test: $(VENV)/.dev
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow --ignore tests/deploy
 
-# Federations of real processes, three beside each other: mostly they wait.
+# Federations of real processes, three beside each other: mostly they wait. Neighbours stay together,
+# since many share a federation that takes longer to start than each of them.
 test-live: $(VENV)/.dev
-	$(BIN)/python -m pytest -m slow tests/deploy --numprocesses 3 --dist loadgroup
+	$(BIN)/python -m pytest -m slow tests/deploy --numprocesses 3 --dist worksteal
 
 # Everything, with more examples for each property.
 test-all: $(VENV)/.all
@@ -26,7 +27,7 @@ test-all: $(VENV)/.all
 
 # Plays the attacks of docs/security.md against the real client and server code, and prints a table.
 attack: $(VENV)/.dev
-	$(BIN)/python -m pytest -m attack -p tests.helpers.attacks
+	$(BIN)/python -m pytest -m attack -p tests.helpers.attacks --numprocesses 3 --dist worksteal
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -31,8 +31,7 @@ from tests.deploy.without_jax import write_blocker
 from tests.helpers.browser import CHROMIUM, DRIVER, as_wide_as, chromium
 from tests.helpers.command_line import called
 
-# In one process: all tests look at one federation, which takes longer than they do.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("live_clients")]
+pytestmark = pytest.mark.slow
 
 PEOPLE = ("ann", "bob", "cleo")
 TORCH = "cleo"  # trains with PyTorch, and has no JAX
