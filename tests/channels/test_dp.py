@@ -529,17 +529,13 @@ def audited_epsilon(
         seen.append(np.asarray(noised).reshape(trials, rounds).sum(axis=1))
     up, down = seen
     half = trials // 2
-    thresholds = np.quantile(np.concatenate([up[:half], down[:half]]), np.linspace(0.02, 0.98, 97))
-
-    def bound(threshold: float, part: slice) -> float:
-        hits, wrong = (int(np.sum(side[part] > threshold)) for side in (up, down))
-        number = len(up[part])
-        true = stats.beta.ppf(0.025, hits, number - hits + 1) if hits else 0.0
-        false = stats.beta.ppf(0.975, wrong + 1, number - wrong) if wrong < number else 1.0
-        return math.log((true - delta) / false) if true > delta else 0.0
-
-    best = max(thresholds, key=lambda t: bound(t, slice(0, half)))
-    return bound(best, slice(half, None))  # the threshold was chosen on the other half
+    # She is surest far out; but one in ten must lie there, or chance alone may hide what she knows.
+    threshold = np.quantile(np.concatenate([up[:half], down[:half]]), 0.9)
+    hits, wrong = (int(np.sum(side[half:] > threshold)) for side in (up, down))  # the other half
+    number = trials - half
+    true = stats.beta.ppf(0.025, hits, number - hits + 1) if hits else 0.0
+    false = stats.beta.ppf(0.975, wrong + 1, number - wrong) if wrong < number else 1.0
+    return math.log((true - delta) / false) if true > delta else 0.0
 
 
 @pytest.mark.parametrize(
