@@ -40,6 +40,7 @@ from agnosticfl.channels.dp.noise import (
 from agnosticfl.core import tree
 from agnosticfl.core.channel import message_shapes
 from agnosticfl.core.contribution import ClientSum, contribution_shapes
+from agnosticfl.core.state import Window
 from agnosticfl.engines import padded_engine
 from agnosticfl.errors import BadInput
 from agnosticfl.privacy import accounting
@@ -555,6 +556,22 @@ def test_an_attacker_finds_no_more_than_is_claimed(cohort: int, rounds: int, noi
     claimed = accounting.spent(privacy.budget, [Charge(noise, rounds)])
     found = audited_epsilon(privacy, clients, cohort, rounds, delta, trials=4000)
     assert 0.5 < found < claimed  # an attack that finds nothing would prove nothing
+
+
+def test_an_example_counts_for_no_more_than_the_weight_that_is_given():
+    """In the first round of the toy, whose domains have the same λ and very different counts."""
+
+    def largest(weight: float) -> float:
+        sets = ["dp.epsilon=50", "dp.delta=1e-3", "engine=padded", f"dp.weight={weight}"]
+        algorithm = build(resolve("toy", rounds=3, sets=sets)).algorithm
+        state = algorithm.init()._replace(
+            window=Window(jnp.array([[90.0, 1.0, 1.0, 4.0, 4.0]]), jnp.array([90.0, 1, 1, 4, 4]))
+        )
+        _, info = algorithm.round(state, algorithm.cohort(1))
+        return float(jnp.max(info.alpha)) * 100  # of the mean example it is 1 / 100
+
+    assert largest(3.0) == pytest.approx(3.0, rel=1e-5)
+    assert largest(50.0) == pytest.approx(0.2 * 100, rel=1e-5)
 
 
 def test_under_secure_aggregation_the_clients_add_the_noise():

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -6,6 +8,7 @@ import optax
 import pytest
 
 from agnosticfl.core.algorithm1 import (
+    at_most,
     domain_scaling,
     mean_domain_loss,
     push,
@@ -26,6 +29,14 @@ def test_alpha_is_weight_over_mean_count():
     window = push(window, jnp.array([5.0, 15.0]))
     alpha = domain_scaling(jnp.array([0.4, 0.6]), window.mean)
     np.testing.assert_allclose(alpha, [0.4 / ((3 + 5) / 2), 0.6 / ((5 + 15) / 2)], rtol=1e-6)
+
+
+def test_no_example_counts_more_than_so_many_times_the_mean_one():
+    counts = jnp.array([90.0, 10.0])
+    alpha = domain_scaling(jnp.array([0.5, 0.5]), counts)
+    expected = [0.5 / 90, 4 / (90 + 10)]  # the second would be 0.05, five times the mean's 0.01
+    np.testing.assert_allclose(at_most(4.0, alpha, counts), expected, rtol=1e-6)
+    np.testing.assert_array_equal(at_most(math.inf, alpha, counts), alpha)
 
 
 def test_a_domain_absent_from_the_whole_window_keeps_its_last_mean():
