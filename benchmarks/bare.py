@@ -94,7 +94,7 @@ def descent(model: Model, rate: float, w: Params, examples: Examples, key: Array
 def _batches(workload: Any, data: FederatedData, t: int) -> tuple[list[Examples], list[Examples]]:
     """The batches of round t's forward passes over all clients, and of their steps; all full."""
     clients = workload.round_clients(t)
-    rows = [np.arange(data.offsets[k], data.offsets[k + 1]) for k in clients]
+    rows = [np.arange(*data.offsets[k : k + 2].tolist()) for k in clients]
     size = workload.hparams["batch_size"]
     return (
         cut(data, np.concatenate(rows), loss_batch()),
