@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long the server waits for replies, and for whose."""
 
+import logging
 import math
 import time
 from typing import Any
 
 import pytest
+from benchmarks.soak import stages
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -112,3 +114,11 @@ def test_the_last_have_as_long_again_as_the_others_took(monkeypatch: pytest.Monk
     messages = [request(node, "query", content, 5.0) for node in grid.get_node_ids()]
     grid.begun = time.monotonic()
     assert len(gather(grid, messages, ATTEMPT, seconds=5.0, patience=patience(9)).replies) == 10
+
+
+def test_what_the_server_says_of_a_stage_can_be_read(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "flwr")
+    gathered(2, 0.1, stage="masked vectors")
+    found = stages(caplog.text)["masked vectors"]
+    assert (found["times"], found["answered"], found["asked"]) == (1, 8, 10)
+    assert 0 <= found["last_answer_after"] <= found["seconds"] < 5

@@ -2,16 +2,13 @@
 """A crowd of real connections, some of which drop out or lie, in a short run of `make soak`."""
 
 import json
-import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.soak import measured, stages, while_waiting
-
-from tests.deploy.test_gather import gathered
+from benchmarks.soak import measured, while_waiting
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,14 +37,6 @@ def test_a_crowd_with_drop_outs_and_liars_trains_to_its_end(tmp_path: Path, kind
     assert result["messages"]["nonsense"] >= 1
     # Only who fell silent, or came after enough others, was not waited for.
     assert result["not_waited_for"] <= result["messages"].get("dropped", 0) + 2 * rounds
-
-
-def test_what_the_server_says_of_a_stage_is_read(caplog: pytest.LogCaptureFixture):
-    caplog.set_level(logging.INFO, "flwr")
-    gathered(2, 0.1, stage="masked vectors")
-    found = stages(caplog.text)["masked vectors"]
-    assert (found["times"], found["answered"], found["asked"]) == (1, 8, 10)
-    assert 0 <= found["last_answer_after"] <= found["seconds"] < 5
 
 
 def test_what_is_used_is_told_for_each_client():
