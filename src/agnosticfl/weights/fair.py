@@ -7,6 +7,7 @@ The gradient of a function of the losses, Φ(L_1 … L_p), is Σ_i (∂Φ/∂L_i
 import jax.numpy as jnp
 from jax import Array
 
+from agnosticfl.core.tree import SMALLEST
 from agnosticfl.core.weight_rule import WeightRule
 from agnosticfl.errors import check
 from agnosticfl.options import NotNegative, Positive
@@ -32,7 +33,10 @@ def prop_fair(baseline: Positive, margin: Positive = 0.2, prior: Prior = "start"
     check_positive(margin, "margin (ε)")
 
     def solve(p: Array, loss: Array) -> Array:
-        return _shares(p / jnp.maximum(baseline - _bounded(loss), margin))
+        utility = jnp.maximum(baseline - _bounded(loss), max(margin, SMALLEST))
+        least = jnp.min(utility, where=p > 0, initial=jnp.inf)
+        # 1 / utility might overflow, or be too small; one of a domain without weight is no matter.
+        return _shares(p * jnp.minimum(least / utility, 1))
 
     return best_response(solve, prior)
 
@@ -55,7 +59,7 @@ def semi_variance(strength: NotNegative, prior: Prior = "start") -> WeightRule:
         loss = _bounded(loss)
         above = jnp.maximum(loss - jnp.sum(p * loss), 0)
         gain = above - jnp.sum(p * above)
-        return _shares(p * jnp.maximum(1 + 2 * strength * gain, 0))
+        return _shares(p * jnp.clip(1 + 2 * strength * gain, 0, LARGEST_LOSS))
 
     return best_response(solve, prior)
 

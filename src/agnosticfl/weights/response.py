@@ -88,7 +88,8 @@ def q_fair(q: NotNegative, prior: Prior = "start") -> WeightRule:
 
     def solve(p: Array, loss: Array) -> Array:
         log_loss = jnp.log(jnp.maximum(loss, tree.SMALLEST))
-        return softmax(jnp.log(p) + q * (log_loss - jnp.max(log_loss)))
+        gap = jnp.maximum(q * (log_loss - jnp.max(log_loss)), -LARGEST_GAP)
+        return softmax(jnp.log(p) + gap)
 
     return best_response(solve, prior)
 
@@ -140,7 +141,8 @@ def cvar(level: PositiveShare, prior: Prior = "start") -> WeightRule:
     )
 
     def solve(p: Array, loss: Array) -> Array:
-        room = p / level
+        # More than all there is would only overflow, and what is below SMALLEST counts as 0.
+        room = jnp.minimum(p / max(level, tree.SMALLEST), 1.0)
         order = jnp.argsort(-loss)
         taken = jnp.cumsum(room[order]) - room[order]  # by the domains that are worse
         filled = jnp.clip(1 - taken, 0.0, room[order])
