@@ -336,7 +336,8 @@ def _clients_lookout(config: Config, judge: Judge, say: Callable[[str], Any]) ->
         found = judge(params, question(config, "look", t, "heldout"))
         if any(found.examples):
             return Look(found.domains, found.sent)
-        say(f"warning: no client had an example to look at after round {t}")
+        hidden = "" if config.dp is None else ", or noise hides what they said"
+        say(f"warning: no client had an example to look at after round {t}{hidden}")
         return Look(None, found.sent)
 
     return look
