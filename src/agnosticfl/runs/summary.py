@@ -274,6 +274,18 @@ def absence(config: Config, records: list[dict[str, Any]], domains: Sequence[str
     )
 
 
+def weights_kept(records: list[dict[str, Any]]) -> str | None:
+    """One line about rounds whose λ was not finite, so that it stayed as it was; or None."""
+    # A run that an older version began has records that do not say it.
+    rounds = [r["round"] for r in records if not r.get("weights_taken", True)]
+    if not rounds:
+        return None
+    return (
+        f"λ was left as it was in {len(rounds)} of {len(records)} rounds, first in round"
+        f" {rounds[0]}: what the rule made of the losses was not finite"
+    )
+
+
 def divergence(
     summary: dict[str, Any], records: list[dict[str, Any]], split: str = "test"
 ) -> str | None:
