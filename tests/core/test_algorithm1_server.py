@@ -82,10 +82,12 @@ def test_weights_that_are_not_finite_stay_as_they_were():
     rule = exponentiated_gradient(0.1)
     before = init_state({"w": jnp.zeros(1)}, optax.sgd(1.0), rule, 2, 2)
     loss, count = jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])
-    lost = step_weights(rule, before, jnp.array([jnp.nan, 2.0]), count)
+    lost, taken = step_weights(rule, before, jnp.array([jnp.nan, 2.0]), count)
+    assert not taken
     np.testing.assert_array_equal(lost.domain_weights, before.domain_weights)
-    after = step_weights(rule, lost, loss, count)  # and the next round goes on from there
+    after, taken = step_weights(rule, lost, loss, count)  # and the next round goes on from there
+    assert taken
     np.testing.assert_array_equal(
-        after.domain_weights, step_weights(rule, before, loss, count).domain_weights
+        after.domain_weights, step_weights(rule, before, loss, count)[0].domain_weights
     )
     assert after.domain_weights[1] > before.domain_weights[1]

@@ -45,8 +45,8 @@ def agnostic_round(
     ) -> tuple[ServerState, RoundInfo]:
         state, info = step_model(server_optimizer, state, alpha, total)  # w_t, N_{t-r+1} … N_t
         loss = mean_domain_loss(total.domain_loss, total.domain_count)  # L = Σ_k L^k / N_t
-        state = step_weights(weight_rule, state, loss, total.domain_count)  # λ_t
-        return state, info._replace(domain_weights=state.domain_weights)
+        state, taken = step_weights(weight_rule, state, loss, total.domain_count)  # λ_t
+        return state, info._replace(domain_weights=state.domain_weights, weights_taken=taken)
 
     return one_exchange(sum_over_clients, after_sum, channel, seed)
 
@@ -96,6 +96,7 @@ def step_model(
         update_norm=tree.norm(tree.subtract(state.params, params)),
         left_out=total.left_out,
         step_taken=taken,
+        weights_taken=jnp.ones((), bool),
         channel_report={},
     )
     t = state.round + 1
@@ -108,17 +109,18 @@ def step_model(
 
 def step_weights(
     weight_rule: WeightRule, state: ServerState, mean_loss: Array, count: Array
-) -> ServerState:
+) -> tuple[ServerState, Array]:
     """The half of a round that gives λ_t, from what was measured and on how many examples.
 
     A λ_t that is not finite would leave every client out of all rounds to come: then λ and the
-    rule's state stay as they were, as w does in `server_step`.
+    rule's state stay as they were, as w does in `server_step`, and what comes second is False.
     """
     stats = DomainStats(mean_loss, count, state.window.mean)
     weights, rule_state = weight_rule.update(state.rule_state, stats)  # λ_t ∝ λ exp(γ_λ L)
     before = state.domain_weights, state.rule_state
-    weights, rule_state = tree.select(tree.all_finite(weights), (weights, rule_state), before)
-    return state._replace(domain_weights=weights, rule_state=rule_state)
+    taken = tree.all_finite(weights)
+    weights, rule_state = tree.select(taken, (weights, rule_state), before)
+    return state._replace(domain_weights=weights, rule_state=rule_state), taken
 
 
 # --- the server's formulas ------------------------------------------------------------------------
