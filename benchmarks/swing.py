@@ -14,8 +14,8 @@ Ways to play the same rounds, each in a process of its own, which tell causes ap
              an address is another one
     asked    loops that ask the host after each step: there is nothing to record
 
-Of each it says the spread of the times, how many steps a round had (more steps take longer), and
-how the times of rounds differ whose buffers lie where they lay in a round before, or do not.
+Of each it says the spread of the times, how they follow the number of a round's steps, and how the
+times of rounds differ whose buffers lie where they lay in a round before, or do not.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         "tenth": ordered[len(ordered) // 10],
         "nine_tenths": ordered[9 * len(ordered) // 10],
         "most": ordered[-1],
-        "correlation_with_steps": _correlation(ms[late], steps[late]),
+        **_by_steps(steps[late], ms[late]),
         **{
             f"median_{name}": statistics.median(own)
             for was, name in there.items()
@@ -145,8 +145,16 @@ def _copy(always: Array) -> Callable[[Any], Any]:
     return lambda tree: jax.tree.map(one, tree)
 
 
-def _correlation(x: list[float], y: list[int]) -> float | None:
-    return statistics.correlation(x, y) if len(set(y)) > 1 else None
+def _by_steps(steps: list[int], ms: list[float]) -> dict[str, float]:
+    """How much of a round's time its steps explain."""
+    if len(set(steps)) == 1:
+        return {}
+    each, beside = statistics.linear_regression(steps, ms)
+    return {
+        "correlation_with_steps": statistics.correlation(steps, ms),
+        "ms_per_step": each,
+        "ms_beside_them": beside,
+    }
 
 
 def _options() -> argparse.Namespace:
