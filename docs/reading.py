@@ -58,4 +58,4 @@ def _type(annotation: Any) -> str:
 def _default(value: Any) -> str:
     if inspect.isroutine(value) or inspect.isclass(value):
         return value.__name__
-    return "..." if repr(value).startswith("<") else repr(value)  # objects are no Python
+    return "..." if " at 0x" in repr(value) else repr(value)  # what holds objects is no Python
