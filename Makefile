@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all attack check format bench soak clean
+.PHONY: demo test test-slow test-live test-all attack check docs format bench soak clean
 
 demo: $(VENV)/.core
 	rm -rf runs/demo
@@ -13,17 +13,31 @@ demo: $(VENV)/.core
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow --ignore tests/deploy
+
+# Federations of real processes, three beside each other: mostly they wait. Neighbours stay together,
+# since many share a federation that takes longer to start than each of them.
+test-live: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow tests/deploy --numprocesses 3 --dist worksteal
+
+# Everything, with more examples for each property.
 test-all: $(VENV)/.all
-	$(BIN)/python -m pytest
+	$(MAKE) test test-slow test-live PYTEST_ADDOPTS=--hypothesis-profile=thorough
 
 # Plays the attacks of docs/security.md against the real client and server code, and prints a table.
 attack: $(VENV)/.dev
-	$(BIN)/python -m pytest -m attack -p tests.helpers.attacks
+	$(BIN)/python -m pytest -m attack -p tests.helpers.attacks --numprocesses 3 --dist worksteal
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(MAKE) docs
+
+# The site, in site/index.html. A link or a name that leads nowhere is an error.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -44,7 +58,7 @@ soak: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.soak --clients 1000 --cohort 200 --seconds 1200 --poll 30 --step 180 --json runs/soak-1000.json
 
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) runs build dist site
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

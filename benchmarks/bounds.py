@@ -6,7 +6,7 @@
 Bounds are found on one synthetic data set (`agnosticfl bounds`) and used on another, of ten times
 as many clients as take part in a round. Printed is the largest factor, over all rounds and bounds,
 between a private run and one without noise, and of which bound; and whether the private run says
-that it learns. With AFA the run without noise moves its own bounds by λ, a thousandfold here.
+that it learns.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def build(
 
 
 def bounds_of(built: Built) -> tuple[np.ndarray, str | None]:
-    """[rounds, 4], and whether the run says that it does not learn."""
+    """[rounds, 3], and whether the run says that it does not learn."""
     algorithm, seen, records = built.algorithm, list[np.ndarray](), []
     for state, info, _ in played(algorithm, algorithm.init(), range(1, built.config.rounds + 1)):
         seen.append(np.array(state.channel_state.bounds, np.float64))  # type: ignore[union-attr]

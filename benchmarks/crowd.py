@@ -25,9 +25,8 @@ from agnosticfl.deploy.flower import secure_answers
 from agnosticfl.deploy.flower.connection import Connection, NotLetIn, connected
 from agnosticfl.deploy.flower.own_app import OwnApp
 from agnosticfl.deploy.flower.records import REQUEST, SECURE, SUM, to_record
-from agnosticfl.deploy.flower.warm import HELD, one_message
+from agnosticfl.deploy.flower.warm import serve
 from agnosticfl.deploy.node.contribute import Call
-from agnosticfl.deploy.node.pace import Pace
 from agnosticfl.deploy.roster import read_roster
 from agnosticfl.registry import SOURCES
 
@@ -79,24 +78,19 @@ class Player:
     """One client of the crowd."""
 
     def __init__(self, connection: Connection, app: Moody, longest: float):
-        self.connection, self.app, self.pace = connection, app, Pace(longest)
+        self.connection, self.app, self.longest = connection, app, longest
         self.failure = ""
 
-    def serve(self, over: threading.Event) -> None:
-        """What `warm.serve` does, until it is over."""
+    def serve(self) -> None:
+        """What `warm.serve` does, until it fails."""
         try:
-            while not over.is_set():
-                now = time.monotonic()
-                if one_message(self.connection, self.app):
-                    self.pace.answered(now)
-                elif time.monotonic() - now < HELD:
-                    over.wait(self.pace.pause())
+            serve(self.connection, self.app, self.longest)
         except Exception as error:  # this client would end here
             self.failure = f"{type(error).__name__}: {error}"
 
 
 class Crowd:
-    """Plays clients until the block ends, each in a thread: most of them wait for the server.
+    """Plays clients until the process ends, each in a thread: most of them wait for the server.
 
     Args:
       clients: what gives the node key and the app of each.
@@ -114,32 +108,27 @@ class Crowd:
     ):
         self.server, self.authority, self.longest = server, authority, longest
         self.players: list[Player] = []
-        self._connecting, self._over = threading.Semaphore(at_once), threading.Event()
+        self._connecting = threading.Semaphore(at_once)
         self._workers = [
             threading.Thread(target=self._work, args=[make], daemon=True) for make in clients
         ]
 
-    def __enter__(self) -> "Crowd":
+    def begin(self) -> None:
         for worker in self._workers:
             worker.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # Connections end with the process: to sign all off would take minutes of the server's time.
-        self._over.set()
 
     def _work(self, make: Callable[[], tuple[Path, Moody]]) -> None:
         key, app = make()
-        while not self._over.is_set():
+        while True:
             line = connected(self.server, self.authority, key)
             try:
                 with self._connecting:
                     player = Player(line.__enter__(), app, self.longest)
             except NotLetIn:  # as a client that waits until it is
-                self._over.wait(AGAIN)
+                time.sleep(AGAIN)
                 continue
             self.players.append(player)
-            player.serve(self._over)
+            player.serve()
             threading.Event().wait()  # as long as `line` is held, the connection lasts
 
     def counts(self) -> Counter[str]:

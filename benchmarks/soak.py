@@ -4,8 +4,9 @@
     python -m benchmarks.soak --clients 100 --cohort 50 --seconds 900 [--clear] [--json FILE]
 
 The crowd (`benchmarks/crowd.py`) is one process. 10 % of the clients that are asked fall silent
-somewhere in a round, 1 % send nonsense. Prints seconds per round, processor time and memory of
-the server's processes at the beginning and at the end, and what became of rounds and messages.
+somewhere in a round, 1 % send nonsense. Says every minute how far it is. At the end, or after
+Ctrl-C, prints seconds per round, processor time and memory of the server's processes while clients
+only wait, at the beginning and at the end, and what became of rounds and messages.
 """
 
 import argparse
@@ -15,10 +16,14 @@ import logging
 import os
 import re
 import resource
+import shutil
+import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +36,7 @@ from agnosticfl.deploy.gate.limits import Limits
 from agnosticfl.deploy.keys import make_node_key, make_server_keys, read_verify_key
 from agnosticfl.deploy.node.examples import domains_dealt
 from agnosticfl.deploy.supervise import children
+from agnosticfl.deploy.supervise.children import Failed
 from agnosticfl.deploy.supervise.local import make_members, secure_node
 from agnosticfl.deploy.supervise.supervisor import Service, Supervisor
 from agnosticfl.deploy.task import FederatedTask, federated_config, new_task
@@ -43,6 +49,9 @@ ROOT = Path(__file__).parents[1]
 OVER = 1.25  # so many times as many are asked as are waited for
 MESSAGES = 3  # of a secure round, when the one before it went well
 SHARE = 0.75  # of those waited for, that must report
+MINUTE = 60.0  # seconds between two lines on how far it is
+PATIENCE = 600.0  # seconds for clients to connect; with those who have, it goes on
+PROCESSES = ("SuperLink", "gate", "ServerApp")
 
 CLIENT = """\
 from pathlib import Path
@@ -65,6 +74,7 @@ class Load(NamedTuple):
     step: float = 20.0  # seconds that the server waits for those who are silent
     longest: float = 10.0  # seconds between a client's looks for messages
     rounds: int = 10_000
+    idle: float = 40.0  # seconds that all clients only wait, before the first round
 
 
 def wanted(load: Load) -> int:
@@ -124,6 +134,8 @@ class Soaked:
         )
         self.supervisor = Supervisor(self.service, self.said.append)
         self.looks: list[dict[str, Any]] = []
+        self.stopped = False  # by Ctrl-C
+        self._begun = self._last = time.monotonic()
 
     def player(self, number: int) -> tuple[Path, Moody]:
         key, home = self.keys[number], self.place / "homes" / str(number)
@@ -136,7 +148,31 @@ class Soaked:
         drop = 1 - (1 - self.load.drop) ** (1 / messages)
         return key, Moody(self.service.app, config, number, drop, hostile)
 
-    def look(self) -> None:
+    def stop(self, *_: object) -> None:
+        """What Ctrl-C does: the round is not waited for, but all that was measured is told."""
+        self.stopped = True
+
+    def tell(self, crowd: Crowd) -> None:
+        """Says how far it is, if that was not said in this minute."""
+        now = time.monotonic()
+        if now - self._last < MINUTE:
+            return
+        self._last = now
+        rounds, counts = len(read_records(self.service.out)), crowd.counts()
+        sys.stderr.write(
+            f"{(now - self._begun) / MINUTE:.0f} min: {len(crowd.players)} clients are connected,"
+            f" {rounds} rounds are done, {counts['asked']} messages came,"
+            f" {counts['dropped']} were let go on purpose, load {os.getloadavg()[0]:.1f}\n"
+        )
+
+    def pause(self, crowd: Crowd, seconds: float, enough: Callable[[], bool]) -> None:
+        """Waits until there is enough, for so many seconds at most."""
+        until = time.monotonic() + seconds
+        while not (self.stopped or enough() or time.monotonic() > until):
+            self.tell(crowd)
+            time.sleep(0.2)
+
+    def look(self) -> dict[str, Any]:
         """Processor seconds and memory of the server's processes now."""
         found: dict[str, Any] = {"time": time.time()}
         assert self.supervisor.superlink is not None
@@ -149,33 +185,46 @@ class Soaked:
         for name, process in named.items():
             times = process.cpu_times()
             found[name] = (times.user + times.system, process.memory_info().rss / 2**20)
-        self.looks.append(found)
+        return found
 
     def play(self) -> dict[str, Any]:
-        """Serves the crowd for the time of the load; what was measured."""
+        """Serves the crowd for the time of the load; what was measured.
+
+        The server's processes and the crowd go on until this process ends.
+        """
         load, out = self.load, self.service.out
         makers = [lambda number=number: self.player(number) for number in range(load.clients)]
         begun = time.monotonic()
-        with self.supervisor:
-            self.supervisor.up()
-            registered = time.monotonic() - begun
-            entrance = self.supervisor.entrance
-            with Crowd(entrance.address, entrance.authority, makers, load.longest) as crowd:
-                while len(crowd.players) < load.clients:
-                    time.sleep(0.2)
-                connected = time.monotonic() - begun
-                until = time.monotonic() + load.seconds
-                done = self.supervisor.serve(
-                    on_round=lambda _: self.look(),
-                    should_stop=lambda: time.monotonic() > until,
-                )
-                counts, failures = crowd.counts(), crowd.failures()
-        log = out.with_name(f"{out.name}.log").read_text()
+        self.supervisor.up()
+        registered = time.monotonic() - begun
+        entrance = self.supervisor.entrance
+        crowd = Crowd(entrance.address, entrance.authority, makers, load.longest)
+        crowd.begin()
+        self.pause(crowd, PATIENCE, lambda: len(crowd.players) >= load.clients)
+        connected, players = time.monotonic() - begun, len(crowd.players)
+        before = self.look()
+        self.pause(crowd, load.idle, lambda: False)
+        waiting = while_waiting(before, self.look())
+        until = time.monotonic() + load.seconds
+
+        def should_stop() -> bool:
+            self.tell(crowd)
+            return self.stopped or time.monotonic() > until
+
+        try:
+            ended = "done" if self.serve(should_stop) else "stopped"
+        except Failed as error:
+            ended = str(error)
+        counts, failures = crowd.counts(), crowd.failures()
+        kept = out.with_name(f"{out.name}.log")
+        log = kept.read_text() if kept.exists() else ""
         return {
             **load._asdict(),
-            "done": done,
+            "ended": ended,
+            "connected": players,
             "seconds_until_registered": registered,
             "seconds_until_connected": connected,
+            **waiting,
             **measured([record["time"] for record in read_records(out)], self.looks),
             "rounds_abandoned": len(re.findall("abandoned \\(", log)),
             "rounds_given_up": log.count("is given up"),
@@ -192,6 +241,23 @@ class Soaked:
             "cores": len(os.sched_getaffinity(0)),
         }
 
+    def serve(self, should_stop: Callable[[], bool]) -> bool:
+        """Plays rounds; whether all of them are done."""
+        return self.supervisor.serve(
+            on_round=lambda _: self.looks.append(self.look()), should_stop=should_stop
+        )
+
+
+def while_waiting(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What the server's processes used for clients that only wait for messages."""
+    found: dict[str, Any] = {}
+    for name in PROCESSES:
+        if name in before and name in after:
+            used = (after[name][0] - before[name][0]) / (after["time"] - before["time"])
+            found[f"{name}_share_of_a_core_while_waiting"] = used
+            found[f"{name}_MiB_while_waiting"] = round(after[name][1])
+    return found
+
 
 def measured(times: list[float], looks: list[dict[str, Any]]) -> dict[str, Any]:
     """Rounds after the first, and what the server's processes used for them."""
@@ -199,7 +265,7 @@ def measured(times: list[float], looks: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {"rounds": len(times)}
     if seconds:
         found |= {"median": statistics.median(seconds), "most": max(seconds)}
-    for name in ("SuperLink", "gate", "ServerApp"):
+    for name in PROCESSES:
         seen = [look[name] for look in looks if name in look]
         if len(seen) > 1:
             found[f"{name}_processor_seconds_per_round"] = (seen[-1][0] - seen[0][0]) / (
@@ -220,6 +286,7 @@ def main() -> None:
     parser.add_argument("--hostile", type=float, default=0.01)
     parser.add_argument("--poll", type=float, default=10.0)
     parser.add_argument("--step", type=float, default=20.0)
+    parser.add_argument("--idle", type=float, default=40.0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     allow_files(8 * options.clients + 256)
@@ -234,15 +301,28 @@ def main() -> None:
         options.step,
         options.poll,
         options.rounds,
+        options.idle,
     )
-    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        found = Soaked(load, Path(folder)).play()
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=1))
+    place = Path(tempfile.mkdtemp(prefix="soak-"))
+    try:
+        soaked = Soaked(load, place)
+        signal.signal(signal.SIGINT, soaked.stop)
+        tell(soaked.play(), options.json)
+        sys.stdout.flush()
+        threading.excepthook = lambda _: None  # of the crowd, whose server loses its files
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    # A thousand connections, each with a thread, are not signed off one by one; the server's
+    # processes end with this one, by their guards.
+    os._exit(0)
+
+
+def tell(found: dict[str, Any], file: Path | None) -> None:
+    """Prints what was measured, and writes it to a file."""
+    if file is not None:
+        file.write_text(json.dumps(found, indent=1))
     for name, value in found.items():
         sys.stdout.write(f"{name}: {value}\n")
-    sys.stdout.flush()
-    os._exit(0)  # a thousand connections, each with a thread, are not signed off one by one
 
 
 def allow_files(wanted: int) -> None:

@@ -39,6 +39,8 @@ ORDER = (
     "lowering",
     "compiling",
     "loading compiled",
+    "evaluation ahead",
+    "compiling ahead",
     "first call",
     "rounds",
     "looks",

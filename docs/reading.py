@@ -2,7 +2,8 @@
 """How the reference is read from the source, beside what Griffe does by itself.
 
 Functions that are called otherwise than they are written (a method takes `Parts`, and is called with a
-model and data) are shown as they are called. A comment beside a field is what is said of it.
+model and data) are shown as they are called. A comment beside a field is what is said of it. Of a room,
+what it exports is shown, unless that has a place of its own among the public names.
 """
 
 import inspect
@@ -25,13 +26,15 @@ class AsUsed(griffe.Extension):
                 attr.docstring = griffe.Docstring(comment.strip(), parent=attr)
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        """The signatures of public functions."""
+        """The signatures of public functions, and what the rooms show."""
         for name in agnosticfl.__all__:
-            thing = pkg[name]
-            if isinstance(thing, griffe.Alias):
-                thing = thing.final_target
-            if isinstance(thing, griffe.Function):
-                thing.parameters = _parameters(getattr(agnosticfl, name))
+            shown, real = pkg[name], getattr(agnosticfl, name)
+            if isinstance(shown, griffe.Alias):
+                shown = shown.final_target
+            if isinstance(shown, griffe.Function):
+                shown.parameters = _parameters(real)
+            elif isinstance(shown, griffe.Module):
+                shown.exports = [each for each in real.__all__ if each not in agnosticfl.__all__]
 
 
 def _parameters(function: Any) -> griffe.Parameters:

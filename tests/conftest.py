@@ -27,8 +27,9 @@ jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 # Compilation makes the first example of a property slow, so there is no deadline; the same examples
-# every time, so that a failure is one for everybody.
-settings.register_profile("agnosticfl", deadline=None, derandomize=True, max_examples=15)
+# every time, so that a failure is one for everybody. `make test-all` looks at more of them.
+settings.register_profile("agnosticfl", deadline=None, derandomize=True, max_examples=8)
+settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("agnosticfl")
 
 

@@ -54,14 +54,15 @@ def script(name: str) -> Any:
     return module
 
 
-@pytest.mark.parametrize("name", ["tasks", "api"])
+@pytest.mark.parametrize("name", ["tasks", "commands"])
 def test_a_page_that_a_script_makes_is_up_to_date(name: str):
     page = (ROOT / "docs" / f"{name}.md").read_text()
     assert script(name).page() == page, f"run python docs/{name}.py"
 
 
 def test_every_public_name_is_in_the_reference():
-    names = [name for section in script("api").SECTIONS.values() for name in section]
+    page = (ROOT / "docs" / "api.md").read_text()
+    names = re.findall(r"^::: agnosticfl\.(.*)$", page, re.MULTILINE)
     assert sorted(names) == agnosticfl.__all__
 
 

@@ -111,6 +111,7 @@ def test_modules_do_not_import_each_other_in_a_circle():
         ("agnosticfl.runs.config", ("jax", "pyarrow")),
         ("agnosticfl.deploy.flower.client_app", ("jax",)),
         ("agnosticfl.cli.commands", ("jax", "flwr", "pyarrow")),
+        ("agnosticfl.report.painter", ("jax", "pyarrow")),
         (
             "agnosticfl.cli.console, agnosticfl.report, agnosticfl.runs.compare",
             ("flax", "matplotlib", "orbax", "tensorboard", "pyarrow", "flwr", "scipy"),

@@ -40,6 +40,7 @@ from agnosticfl.channels.dp.noise import (
 from agnosticfl.core import tree
 from agnosticfl.core.channel import message_shapes
 from agnosticfl.core.contribution import ClientSum, contribution_shapes
+from agnosticfl.core.state import Window
 from agnosticfl.engines import padded_engine
 from agnosticfl.errors import BadInput
 from agnosticfl.privacy import accounting
@@ -56,7 +57,7 @@ from tests.helpers.problems import federated, linear, random_federated
 
 dp_accounting = pytest.importorskip("dp_accounting")
 
-BOUNDS = ClipBounds(*map(jnp.float32, (2.0, 0.5, 30.0, 10.0)))
+BOUNDS = ClipBounds(*map(jnp.float32, (20.0, 30.0, 10.0)))  # ‖n Δ‖, ‖L‖, n
 ROOTS = Segments(*(math.sqrt(share) for share in SHARES))
 FINE = Scale(2**20, 1, 1)
 KEY = jax.random.key(0)
@@ -108,20 +109,34 @@ def test_no_client_adds_more_than_norm_one_or_its_share_of_any_segment(
 
 
 def test_a_contribution_by_hand():
-    # Norm 5 of bound 2; β within; N of norm 20 of bound 10, which halves L as well, to 25 of 30.
-    own = contribution([3.0, 4.0], 0.4, [30.0, 40.0], [12.0, 16.0])
+    # Of 20 examples with a mean α of 1/4, 10 are too many: N, β and L are halved, L to 25 of 30.
+    # ‖β Δ‖ = 10 is ‖n Δ‖ = 40 of 20, so half of it is left.
+    own = contribution([6.0, 8.0], 5.0, [30.0, 40.0], [12.0, 8.0])
     vector = unit_vector(BOUNDS, ROOTS, own)
     a = [MARGIN * math.sqrt(share) for share in SHARES]
-    np.testing.assert_allclose(vector.update["w"], [a[0] * 0.6, a[0] * 0.8], rtol=1e-6)
-    np.testing.assert_allclose(vector.beta, a[1] * 0.4 / 0.5, rtol=1e-6)
+    np.testing.assert_allclose(vector.update["w"], [a[0] * 3 / 20, a[0] * 4 / 20], rtol=1e-6)
+    np.testing.assert_allclose(vector.beta, a[1] * 2.5 / 10, rtol=1e-6)
     np.testing.assert_allclose(vector.loss, [a[2] * 15 / 30, a[2] * 20 / 30], rtol=1e-6)
-    np.testing.assert_allclose(vector.count, [a[3] * 0.6, a[3] * 0.8], rtol=1e-6)
-    np.testing.assert_allclose(vector.within, np.array([-1, 1, 1, -1]) * a[4] / 2, rtol=1e-6)
+    np.testing.assert_allclose(vector.count, [a[3] * 0.6, a[3] * 0.4], rtol=1e-6)
+    np.testing.assert_allclose(vector.within, np.array([-1, 1, -1]) * a[4] / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.3, 1e-6])
+def test_what_is_within_its_bounds_does_not_depend_on_alpha(alpha: float):
+    """β^k Δ^k and β^k are α times n_k Δ^k and n_k, and so is what is sent of them."""
+    whole, part = (
+        unit_vector(BOUNDS, ROOTS, contribution([30.0 * a, 0.0], 8.0 * a, [9.0, 1.0], [5.0, 3.0]))
+        for a in (1.0, alpha)
+    )
+    np.testing.assert_allclose(part.update["w"], alpha * whole.update["w"], rtol=1e-5)
+    np.testing.assert_allclose(part.beta, alpha * whole.beta, rtol=1e-5)
+    for name in ("loss", "count", "within"):
+        np.testing.assert_array_equal(getattr(part, name), getattr(whole, name))
 
 
 def test_what_is_within_its_bounds_comes_back():
     channel = private(BOUNDS, FINE, 1, None, nothing)
-    own = contribution([1.0, -0.5], 0.4, [20.0, 3.0], [6.0, 7.0])
+    own = contribution([0.3, -0.2], 0.4, [20.0, 3.0], [2.0, 7.0])
     sums, _, report = channel.decode(channel.init(), channel.encode(channel.init(), own, KEY), KEY)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4), sums, own)
     assert report == {}
@@ -130,7 +145,7 @@ def test_what_is_within_its_bounds_comes_back():
 @given(st.lists(NUMBERS, min_size=9, max_size=9), st.floats(1e-3, 1e3))
 def test_no_noise_makes_anything_negative_or_not_finite(numbers: list[float], noise: float):
     x = jnp.array(numbers)
-    noised = Segments({"w": x[:2]}, x[2], x[3:5], x[5:7], jnp.zeros(4))
+    noised = Segments({"w": x[:2]}, x[2], x[3:5], x[5:7], jnp.zeros(3))
     sums = estimate(BOUNDS, jnp.float32(noise), ROOTS, noised)
     assert tree.all_finite(sums)
     assert sums.beta > 0
@@ -142,11 +157,14 @@ def test_no_noise_makes_anything_negative_or_not_finite(numbers: list[float], no
 def test_bounds_follow_the_quantile():
     """Norms of updates are 2^−4 … 2^4, evenly in the logarithm: their median is 1."""
     clients = 41
-    first = ClipBounds(20.0, 1.0, 30.0, 10.0)
+    first = ClipBounds(20.0, 30.0, 10.0)
     channel = private(first, FINE, clients, Follow(0.5, 1), noise_of_a_test())
     norms = 2.0 ** np.linspace(-4, 4, clients)
-    many = jax.vmap(lambda x: contribution([0.0, 0.0], 0.1, [1.0, 1.0], [1.0, 1.0])._replace(
-        weighted_delta={"w": jnp.stack([x, 0 * x])}))(jnp.array(norms, jnp.float32))  # fmt: skip
+    # Those of every other client have a tenth of the weight.
+    alpha = np.where(np.arange(clients) % 2, 0.1, 1.0).astype(np.float32)
+    many = jax.vmap(lambda x, a: contribution([0.0, 0.0], 0.0, [1.0, 1.0], [1.0, 1.0])._replace(
+        weighted_delta={"w": jnp.stack([a * x, 0 * x])}, beta=2 * a,
+    ))(jnp.array(norms, jnp.float32), alpha)  # fmt: skip
 
     @jax.jit
     def step(state: Any, key: Any) -> Any:
@@ -156,7 +174,7 @@ def test_bounds_follow_the_quantile():
 
     state, _ = jax.lax.scan(step, channel.init(), jax.random.split(KEY, 150))
     assert 2**-0.5 < state.bounds.update < 2**0.5
-    assert state.bounds.beta < 1.0  # all are within; the bound comes down to what is needed
+    assert state.bounds.count < 3.0  # all are within; the bound comes down to what is needed
 
 
 # The noise.
@@ -300,6 +318,7 @@ FACTS = RunFacts(contribution_shapes(linear(), 2), 10, 4, 40)
         ({"population": 3}, "at least the clients per round, 4"),
         ({"mode": "local"}, "unknown mode of dp 'local'"),
         ({"clip": 0}, "dp: clip is 0; it must be a number above 0"),
+        ({"weight": 0.5}, "dp: weight is 0.5; it must be a number of at least 1"),
         ({"quantile": 1.0}, "quantile is 1.0"),
         ({"noise_multiplier": -1}, "noise_multiplier is -1; it must be a number above 0"),
         (
@@ -511,17 +530,13 @@ def audited_epsilon(
         seen.append(np.asarray(noised).reshape(trials, rounds).sum(axis=1))
     up, down = seen
     half = trials // 2
-    thresholds = np.quantile(np.concatenate([up[:half], down[:half]]), np.linspace(0.02, 0.98, 97))
-
-    def bound(threshold: float, part: slice) -> float:
-        hits, wrong = (int(np.sum(side[part] > threshold)) for side in (up, down))
-        number = len(up[part])
-        true = stats.beta.ppf(0.025, hits, number - hits + 1) if hits else 0.0
-        false = stats.beta.ppf(0.975, wrong + 1, number - wrong) if wrong < number else 1.0
-        return math.log((true - delta) / false) if true > delta else 0.0
-
-    best = max(thresholds, key=lambda t: bound(t, slice(0, half)))
-    return bound(best, slice(half, None))  # the threshold was chosen on the other half
+    # She is surest far out; but one in ten must lie there, or chance alone may hide what she knows.
+    threshold = np.quantile(np.concatenate([up[:half], down[:half]]), 0.9)
+    hits, wrong = (int(np.sum(side[half:] > threshold)) for side in (up, down))  # the other half
+    number = trials - half
+    true = stats.beta.ppf(0.025, hits, number - hits + 1) if hits else 0.0
+    false = stats.beta.ppf(0.975, wrong + 1, number - wrong) if wrong < number else 1.0
+    return math.log((true - delta) / false) if true > delta else 0.0
 
 
 @pytest.mark.parametrize(
@@ -541,6 +556,22 @@ def test_an_attacker_finds_no_more_than_is_claimed(cohort: int, rounds: int, noi
     claimed = accounting.spent(privacy.budget, [Charge(noise, rounds)])
     found = audited_epsilon(privacy, clients, cohort, rounds, delta, trials=4000)
     assert 0.5 < found < claimed  # an attack that finds nothing would prove nothing
+
+
+def test_an_example_counts_for_no_more_than_the_weight_that_is_given():
+    """In the first round of the toy, whose domains have the same λ and very different counts."""
+
+    def largest(weight: float) -> float:
+        sets = ["dp.epsilon=50", "dp.delta=1e-3", "engine=padded", f"dp.weight={weight}"]
+        algorithm = build(resolve("toy", rounds=3, sets=sets)).algorithm
+        state = algorithm.init()._replace(
+            window=Window(jnp.array([[90.0, 1.0, 1.0, 4.0, 4.0]]), jnp.array([90.0, 1, 1, 4, 4]))
+        )
+        _, info = algorithm.round(state, algorithm.cohort(1))
+        return float(jnp.max(info.alpha)) * 100  # of the mean example it is 1 / 100
+
+    assert largest(3.0) == pytest.approx(3.0, rel=1e-5)
+    assert largest(50.0) == pytest.approx(0.2 * 100, rel=1e-5)
 
 
 def test_under_secure_aggregation_the_clients_add_the_noise():

@@ -85,6 +85,18 @@ def test_no_client_that_keeps_its_distance_adds_more_than_was_counted(strategy: 
     assert worst > 0.99 * strategy.sensitivity
 
 
+def test_what_rounds_of_a_client_cost_adds_up_if_noise_is_banded():
+    """A client of a federation counts 1 for each: of C's columns, of which no two share a row."""
+    strategy = find_strategy("banded", ROUNDS, APART)
+    c = matrix(strategy)
+    norms = np.linalg.norm(c, axis=0)
+    assert norms.max() == pytest.approx(1, abs=1e-12)
+    assert strategy.rows == max(np.count_nonzero(c, axis=0)) <= APART
+    for first in range(APART):
+        taken = np.arange(ROUNDS) % APART == first
+        assert np.linalg.norm(c @ taken) ** 2 == pytest.approx(np.sum(norms[taken] ** 2))
+
+
 def test_clients_take_turns():
     data = SimpleNamespace(num_clients=25)
     sampler = in_turns(data, 4, 0)

@@ -65,7 +65,7 @@ def test_each_silo_has_noise_for_its_own_owners():
     messages = jax.vmap(channel.encode, (None, 0, None))(channel.init(), zero, jax.random.key(0))
     decode = jax.vmap(lambda m: channel.decode(channel.init(), m, jax.random.key(0)).total)
     noise = np.asarray(decode(messages).weighted_delta["w"])
-    unit = 1.0 / 10 / (SHARES.update + SHARES.within) ** 0.5  # clip / c over the update's share
+    unit = 100.0 / (SHARES.update + SHARES.within) ** 0.5  # clip · examples over its share
     assert np.std(noise) == pytest.approx(3**0.5 * privacy.scale.noise * unit, rel=0.1)
 
 

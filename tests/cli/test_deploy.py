@@ -183,6 +183,10 @@ def _options(*names: str) -> list[str]:
         ),
         (("local", "toy", "--secure", "--dp", "epsilon=8"), "dp needs the option 'delta'"),
         (
+            ("local", "toy", "--secure", "--dp", "epsilon=8,delta=1e-6,noise=banded,separation=2"),
+            "dp: separation is 2; with `deploy local` all nodes take part in every round",
+        ),
+        (
             (
                 "client",
                 *_options("server", "ca", "app", "key", "data"),

@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from agnosticfl.core.algorithm1 import domain_scaling, mean_domain_loss, push, server_step
+from agnosticfl.core.algorithm1 import (
+    at_most,
+    domain_scaling,
+    mean_domain_loss,
+    push,
+    server_step,
+    step_weights,
+)
 from agnosticfl.core.state import ServerState, init_state
-from agnosticfl.weights import fixed
+from agnosticfl.weights import exponentiated_gradient, fixed
 
 
 def state(domain_count: list[float] | None = None) -> ServerState:
@@ -20,6 +29,14 @@ def test_alpha_is_weight_over_mean_count():
     window = push(window, jnp.array([5.0, 15.0]))
     alpha = domain_scaling(jnp.array([0.4, 0.6]), window.mean)
     np.testing.assert_allclose(alpha, [0.4 / ((3 + 5) / 2), 0.6 / ((5 + 15) / 2)], rtol=1e-6)
+
+
+def test_no_example_counts_more_than_so_many_times_the_mean_one():
+    counts = jnp.array([90.0, 10.0])
+    alpha = domain_scaling(jnp.array([0.5, 0.5]), counts)
+    expected = [0.5 / 90, 4 / (90 + 10)]  # the second would be 0.05, five times the mean's 0.01
+    np.testing.assert_allclose(at_most(4.0, alpha, counts), expected, rtol=1e-6)
+    np.testing.assert_array_equal(at_most(math.inf, alpha, counts), alpha)
 
 
 def test_a_domain_absent_from_the_whole_window_keeps_its_last_mean():
@@ -60,3 +77,17 @@ def test_no_weight_or_no_finite_result_means_no_step(beta: float, delta: float):
     assert not taken
     np.testing.assert_array_equal(params["w"], before.params["w"])
     assert opt_state[0].count == 0
+
+
+@pytest.mark.nan_input
+def test_weights_that_are_not_finite_stay_as_they_were():
+    rule = exponentiated_gradient(0.1)
+    before = init_state({"w": jnp.zeros(1)}, optax.sgd(1.0), rule, 2, 2)
+    loss, count = jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])
+    lost = step_weights(rule, before, jnp.array([jnp.nan, 2.0]), count)
+    np.testing.assert_array_equal(lost.domain_weights, before.domain_weights)
+    after = step_weights(rule, lost, loss, count)  # and the next round goes on from there
+    np.testing.assert_array_equal(
+        after.domain_weights, step_weights(rule, before, loss, count).domain_weights
+    )
+    assert after.domain_weights[1] > before.domain_weights[1]

@@ -173,6 +173,7 @@ def test_what_holds_no_stay_is_refused(tmp_path: Path):
     assert "does not exist" in str(refusal(lambda: load([tmp_path / "nowhere"])))
 
 
+@pytest.mark.slow
 def test_real_stays_have_the_published_counts():
     source = load([real_data("physionet2012") / "physionet2012.tar.xz"])
     splits = collect(source)

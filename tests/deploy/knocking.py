@@ -86,7 +86,7 @@ class StubSuperLink(httpx.AsyncBaseTransport):
         secret = {"server": "uvicorn", "set-cookie": "a=b", "location": "https://example.org"}
         return httpx.Response(200, headers=headers | secret, content=answer())
 
-    def client(self) -> httpx.AsyncClient:
+    def way(self, _client: str) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=self, base_url="https://127.0.0.1:1")
 
 
@@ -116,7 +116,7 @@ class Gate:
             Buckets(limits.address_rate),
             Buckets(limits.node_rate),
             Counter(),
-            self.superlink.client(),
+            self.superlink.way,
             Refusals(self.said.append),
             folder / "served.json",
         )

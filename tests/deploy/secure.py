@@ -17,7 +17,7 @@ from agnosticfl.deploy.flower.standing import Standing
 from agnosticfl.deploy.node.contribute import Contribute
 from agnosticfl.deploy.roster import read_roster
 from agnosticfl.deploy.task import FederatedTask, write_task
-from agnosticfl.runs.build import build
+from agnosticfl.registry import MODELS
 from agnosticfl.runs.config import Config
 from agnosticfl.secagg.messages import kind_of
 from tests.deploy.clients import numpy_client
@@ -47,6 +47,7 @@ def play(
     compress: dict[str, Any] | None = None,
     task: FederatedTask | None = None,
     served: Config | None = None,
+    nodes: int = NODES,
     **policy: Any,
 ) -> FakeGrid:
     """A run in the folder `run`; `served` is what a server of other code plays in its place."""
@@ -60,7 +61,7 @@ def play(
         return {**{name: str(path) for name, path in own.items()}, **node_config(place)}
 
     roster = read_roster(keys / "roster")
-    grid = FakeGrid([client_app(folder, contribute)] * NODES, faults, settings, tamper)
+    grid = FakeGrid([client_app(folder, contribute)] * nodes, faults, settings, tamper)
     strategy = SecureStrategy(
         served or task.config,
         folder / "run",
@@ -69,7 +70,7 @@ def play(
         Standing(agreement_of(task, roster, 3, 1)),
         SERVER,
     )
-    first = to_record(first_params(task, build(task.config).model))
+    first = to_record(first_params(task, MODELS.build(task.config.model, "model")))
     strategy.start(grid, first, rounds, POLICY.deadline)
     return grid
 

@@ -24,7 +24,7 @@ def standing(keys: Path) -> Generator[str]:
     port = children.free_port()
     served = str(keys / "served.json")
     settings = Settings("127.0.0.1", port, str(keys), "127.0.0.1:1", "", Limits(), served)
-    server = uvicorn.Server(configured(settings, StubSuperLink().client()))
+    server = uvicorn.Server(configured(settings, StubSuperLink().way))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -6,27 +6,36 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
+from agnosticfl.core import tree
+from agnosticfl.core.evaluate import full_evaluator
+from agnosticfl.core.federated import FederatedData
 from agnosticfl.deploy.flower.client_app import client_app, round_name
 from agnosticfl.deploy.flower.farewell import say_farewell
 from agnosticfl.deploy.flower.federation import Attempt, NoProgress, request, stamp
 from agnosticfl.deploy.flower.records import REQUEST, ROUND, SECURE, SUM, to_record
 from agnosticfl.deploy.flower.server_app import first_params, server_data
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
-from agnosticfl.deploy.node import audit
+from agnosticfl.deploy.node import audit, evaluate
 from agnosticfl.deploy.node.allowance import Allowance, consented
 from agnosticfl.deploy.node.examples import dealt_to
-from agnosticfl.deploy.task import KINDS, write_task
+from agnosticfl.deploy.task import KINDS, TRAINING, federated_config, new_task, write_task
 from agnosticfl.errors import BadInput
+from agnosticfl.registry import MODELS, SOURCES
 from agnosticfl.runs.build import build
+from agnosticfl.runs.config import Config
+from agnosticfl.runs.judging import own_parts
 from agnosticfl.runs.records import read_records
+from agnosticfl.runs.resolve import resolve
+from agnosticfl.secagg.primitives import verify_key
 from tests.deploy import secure
 from tests.deploy.clients import numpy_client
 from tests.deploy.fake import FakeGrid
-from tests.deploy.federations import NODES, POLICY, toy
+from tests.deploy.federations import NODES, POLICY, SERVER, toy
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -88,6 +97,68 @@ def test_each_contribution_is_written_down_before_it_leaves(tmp_path: Path):
     }
     assert (tmp_path / "audit.jsonl").stat().st_mode & 0o777 == 0o600
     assert found[2]["rounds"] == 2
+
+
+def points(*sets: str) -> Config:
+    """A classifier whose clients evaluate."""
+    sets = ("data.clients=24", "data.examples=10", "evaluation_by=clients", *sets)
+    return resolve("synthetic-points", rounds=2, sets=[*sets, "evaluation_every=0"])
+
+
+def whole(config: Config) -> FederatedData:
+    return SOURCES.build(config.data, "data").train
+
+
+def test_a_line_of_training_has_the_metrics_of_the_model_that_came(tmp_path: Path):
+    """On what the client trains with; where the model has none but its loss, there is none."""
+    config = federated_config(points('model.metrics=["accuracy", "auroc"]'), 1)
+    task = new_task(config, build(config).data, verify_key(SERVER).hex())
+    write_task(tmp_path, task)
+    log = tmp_path / "audit.jsonl"
+    grid = FakeGrid([client_app(tmp_path)], node_config=lambda _: {"audit": str(log)})
+    strategy = AgnosticStrategy(
+        config,
+        tmp_path / "run",
+        POLICY._replace(clients=1, minimum=1, deadline=60.0),
+        server_data(task, {"data": ""}),
+    )
+    model = MODELS.build(config.model, "model")
+    first = first_params(task, model)
+    strategy.start(grid, to_record(first), 2, 60.0)
+    own = own_parts(config, {"train": dealt_to(whole(config), 0, 1)})["train"]
+    expected = full_evaluator(model, own)(tree.from_named(first, model.init(jax.random.key(0))))
+    one, two = (line for line in lines(log) if line.get("kind") == TRAINING)
+    assert one["examples"] == own.num_examples
+    assert one["metrics"] == {
+        name: pytest.approx(expected.overall[name], abs=1e-6) for name in ("accuracy", "auroc")
+    }
+    assert one["loss"] == pytest.approx(expected.overall["loss"], rel=1e-5)
+    assert two["metrics"] != one["metrics"]  # of the next model
+    for reply in grid.received:
+        assert "auroc" not in repr(reply.content)
+
+
+def test_metrics_of_many_examples_are_those_of_some_and_trouble_with_them_is_none_of_the_round(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    config = points()
+    own = dealt_to(whole(config), 0, 1)
+    params = tree.named(MODELS.build(config.model, "model").init(jax.random.key(0)))
+    everything = evaluate.trained_metrics(config, None, own, params)
+    assert everything.keys() == {"accuracy"}
+    looked: list[int] = []
+    theirs = evaluate.full_evaluator
+
+    def noted(model: Any, data: Any, batch: int) -> Any:
+        looked.append(data.num_examples)
+        return theirs(model, data, batch)
+
+    monkeypatch.setattr(evaluate, "full_evaluator", noted)
+    monkeypatch.setattr(evaluate, "MOST", 7)
+    assert evaluate.trained_metrics(config, None, own, params).keys() == {"accuracy"}
+    assert looked == [7]
+    assert evaluate.trained_metrics(config, None, own, {}) == {}
+    assert "metrics for this client's audit log cannot be measured" in caplog.text
 
 
 def test_no_example_is_in_the_log(tmp_path: Path):

@@ -2,11 +2,13 @@
 """A SuperLink that answers when there is something to say, and gives what was lost again."""
 
 import asyncio
+import datetime
 import importlib
 import inspect
 import threading
 import time
 import warnings
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +18,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from agnosticfl.deploy.flower import delivering, mail
+from agnosticfl.deploy.flower.alive import INTERVAL, Alive
 from agnosticfl.deploy.flower.delivering import FLEET, RUNTIME, Hold
 from agnosticfl.deploy.flower.mail import Mail
 
@@ -26,6 +29,10 @@ def test_what_is_used_of_flower_s_inside_is_there():
         state.store_message_and_object_tree: ["self", "message", "object_tree", "session_id"],
         state.get_message_ins: ["self", "node_id", "limit", "run_id"],
         state.get_message_res: ["self", "message_ids", "run_id"],
+        state.get_node_id_by_public_key: ["self", "public_key"],
+        state.acknowledge_node_heartbeat: ["self", "node_id", "heartbeat_interval"],
+        state.delete_node: ["self", "owner_aid", "node_id"],
+        state.deactivate_node: ["self", "node_id"],
         state.store_object: ["self", "run_id", "session_id", "object_id", "object_content"],
     }
     for function, names in arguments.items():
@@ -80,10 +87,12 @@ def test_what_nobody_fetches_is_forgotten(monkeypatch: pytest.MonkeyPatch):
 
 
 class Link(NamedTuple):
-    """A real state of a SuperLink, with one run and one client."""
+    """A real state of a SuperLink, with one run and one client, whose key is b"key"."""
 
     state: Any
     post: Mail
+    nodes: delivering.Nodes
+    alive: Alive
     run: int
     node: int
 
@@ -118,8 +127,9 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
     stores: Any = inside("flwr.supercore.object_store.object_store_factory")
     federations: Any = inside("flwr.superlink.federation.noop_federation_manager")
     constants: Any = inside("flwr.supercore.constant")
-    post, database = Mail(), str(tmp_path / "superlink.db")
-    monkeypatch.setattr(factories, "SqlLinkState", delivering.delivering(post))
+    post, nodes, alive = Mail(), delivering.Nodes(), Alive()
+    database = str(tmp_path / "superlink.db")
+    monkeypatch.setattr(factories, "SqlLinkState", delivering.delivering(post, nodes, alive))
     manager = federations.NoOpFederationManager()
     with warnings.catch_warnings():  # Flower's, of what makes its tables
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -132,7 +142,7 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
     run = state.create_run(
         None, None, None, {}, constants.NOOP_FEDERATION_ID, None, "aid", "serverapp"
     )
-    return Link(state, post, run, node)
+    return Link(state, post, nodes, alive, run, node)
 
 
 def test_a_message_whose_delivery_was_lost_is_given_again(link: Link):
@@ -164,6 +174,57 @@ def test_a_superlink_that_was_restarted_gives_again_what_was_lost(link: Link):
     assert link.look() == [first]
 
 
+def test_whose_a_number_is_is_known_once_flower_has_asked_for_it(link: Link):
+    assert not link.nodes
+    assert link.state.get_node_id_by_public_key(b"key") == link.node
+    assert link.nodes == {b"key": link.node}
+    assert link.state.get_node_id_by_public_key(b"another") is None
+    link.state.delete_node("aid", link.node)
+    assert link.state.get_node_id_by_public_key(b"key") is None
+    assert not link.nodes
+
+
+def online(link: Link) -> tuple[str, float]:
+    """What Flower knows of the client, and for how many seconds it will."""
+    (info,) = link.state.get_node_info(node_ids=[link.node])
+    return info.status, info.online_until - time.time()
+
+
+def test_a_client_that_looks_is_alive_until_it_signs_off(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+):
+    now = time.time()
+    dates = importlib.import_module("flwr.server.superlink.linkstate.sql_linkstate")
+    later = datetime.datetime.fromtimestamp(now + 50.0, tz=datetime.UTC)
+    monkeypatch.setattr(dates, "now", lambda: later)
+    assert online(link)[1] < 2 * INTERVAL
+    link.alive.looked(link.node)
+    link.alive.write(link.state)
+    status, left = online(link)
+    assert status == "online"
+    assert left > 2 * INTERVAL + 45.0
+    link.alive.looked(link.node)
+    assert link.state.deactivate_node(link.node)
+    link.alive.write(link.state)
+    assert online(link)[0] == "offline"
+
+
+def test_many_nodes_are_acknowledged_as_flower_does_it_for_one(link: Link):
+    others = [link.state.create_node("aid", "name", bytes([n]), 30.0) for n in range(3)]
+    link.state.activate_node(others[0], 15.0)
+    link.state.acknowledge_node_heartbeat(link.node, 40.0)
+    link.state.delete_node("aid", others[2])
+    link.state.acknowledge_nodes(others, 40.0)
+    infos = link.state.get_node_info(node_ids=[link.node, *others])
+    found = {info.node_id: info for info in infos}
+    (theirs, *ours), removed = (found[node] for node in (link.node, *others[:2])), found[others[2]]
+    for info in ours:
+        assert (info.status, info.heartbeat_interval) == ("online", theirs.heartbeat_interval)
+        assert info.online_until == pytest.approx(theirs.online_until, abs=5.0)
+        assert info.last_activated_at
+    assert removed.status == "unregistered"
+
+
 class Asked(NamedTuple):
     """What became of a request."""
 
@@ -172,8 +233,15 @@ class Asked(NamedTuple):
     seconds: float
 
 
-def ask(hold: Hold, path: str, body: bytes, gone: float | None = None) -> Asked:
-    """Plays one request; whoever asks goes away after some seconds."""
+KEY = b"the key of node 7"
+NODES = {KEY: 7}
+
+
+def ask(
+    hold: Hold, path: str, body: bytes, gone: float | None = None, keys: tuple[bytes, ...] = (KEY,)
+) -> Asked:
+    """Plays one request with a node's key; whoever asks goes away after some seconds."""
+    headers = [(b"flwr-public-key", b64encode(key)) for key in keys]
     passed, said = list[bytes](), list[int]()
     incoming = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -192,7 +260,7 @@ def ask(hold: Hold, path: str, body: bytes, gone: float | None = None) -> Asked:
 
     hold.app = flower
     begun = time.monotonic()
-    asyncio.run(hold({"path": path}, receive, send))
+    asyncio.run(hold({"path": path, "headers": headers}, receive, send))
     assert passed in ([], [body])
     return Asked(bool(passed), max(said, default=0), time.monotonic() - begun)
 
@@ -209,7 +277,7 @@ def post() -> Mail:
 
 
 def test_a_client_s_request_is_held_until_a_message_is_there(post: Mail):
-    hold = Hold(None, post, hold=5.0)
+    hold = Hold(None, post, NODES, Alive(), hold=5.0)
     assert ask(hold, FLEET, pull(7)).passed  # nothing is known of a client that is new
     threading.Timer(0.1, post.posted, (7, "a", [])).start()
     asked = ask(hold, FLEET, pull(7))
@@ -219,32 +287,59 @@ def test_a_client_s_request_is_held_until_a_message_is_there(post: Mail):
 
 
 def test_of_requests_in_vain_only_some_get_flower_s_own_answer(post: Mail):
-    hold = Hold(None, post, hold=0.01)
+    hold = Hold(None, post, NODES, Alive(), hold=0.01)
     asked = [ask(hold, FLEET, pull(7)) for _ in range(9)]
     assert [one.passed for one in asked] == [True, False, False, False] * 2 + [True]
     assert {one.status for one in asked} == {200, 201}
     assert ask(hold, "/v1/fleet/push-messages", b"anything").passed
 
 
-def test_a_client_that_makes_numbers_up_does_not_fill_the_memory(
-    post: Mail, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(delivering, "MANY", 5)
-    hold = Hold(None, post, hold=0.01)
+@pytest.mark.attack(
+    "a client looks for messages in another's name, to learn when that one is asked",
+    "a client waits for its own messages only; others' are refused at once",
+)
+@pytest.mark.parametrize("keys", [(b"the key of node 8",), (b"a new key",), (), (KEY, KEY)])
+def test_who_looks_with_another_s_number_is_not_held(post: Mail, keys: tuple[bytes, ...]):
+    """Or the time of the answer would tell him when the other one is asked."""
+    hold = Hold(None, post, {**NODES, b"the key of node 8": 8}, Alive(), hold=5.0)
+    assert ask(hold, FLEET, pull(7)).passed
+    for _ in range(delivering.PASSED + 2):  # each time, whatever the other one did before
+        asked = ask(hold, FLEET, pull(7), keys=keys)
+        assert asked.passed
+        assert asked.seconds < 2
+    threading.Timer(0.1, post.posted, (7, "a", [])).start()
+    assert 0.05 < ask(hold, FLEET, pull(7)).seconds < 4  # and the other one still is
+
+
+def test_a_look_says_that_its_own_node_is_alive(post: Mail):
+    hold = Hold(None, post, NODES, alive := Alive(), hold=0.01)
+    ask(hold, FLEET, pull(8))
+    assert alive._looked == set()
+    ask(hold, FLEET, pull(7))
+    assert alive._looked == {7}
+    alive._looked.clear()
+    ask(hold, FLEET, pull(7))  # whether it is held or not
+    assert alive._looked == {7}
+
+
+def test_numbers_that_somebody_makes_up_are_not_remembered(post: Mail):
+    hold = Hold(None, post, NODES, Alive(), hold=0.01)
     assert all(ask(hold, FLEET, pull(number)).passed for number in range(1, 30))
-    assert len(hold._in_vain) <= 5
+    assert list(hold._in_vain) == [7]
 
 
 def test_nothing_is_fetched_for_who_is_gone(post: Mail):
-    hold = Hold(None, post, hold=30.0)
+    hold = Hold(None, post, NODES, Alive(), hold=30.0)
     ask(hold, FLEET, pull(7))
+    hold.alive._looked.clear()
     asked = ask(hold, FLEET, pull(7), gone=0.05)
     assert not asked.passed
     assert asked.seconds < 5
+    assert not hold.alive._looked  # it may have signed off
 
 
 def test_replies_are_waited_for_a_second_at_most(post: Mail):
-    hold = Hold(None, post, soon=0.05)
+    hold = Hold(None, post, NODES, Alive(), soon=0.05)
     body = delivering._runtime.PullAppMessagesRequest(message_ids=["a", "b"]).SerializeToString()
     asked = ask(hold, RUNTIME, body)
     assert asked.passed
@@ -256,6 +351,6 @@ def test_replies_are_waited_for_a_second_at_most(post: Mail):
 
 @pytest.mark.parametrize("path", [FLEET, RUNTIME])
 def test_what_is_no_request_is_flower_s_to_refuse_and_a_long_one_is_refused(path: str, post: Mail):
-    hold = Hold(None, post, hold=0.01, soon=0.01)
+    hold = Hold(None, post, NODES, Alive(), hold=0.01, soon=0.01)
     assert ask(hold, path, b"\xff\xff").passed
     assert ask(hold, path, bytes(delivering.MOST + 1))[:2] == (False, 413)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Federations whose clients evaluate, against the simulator; the server has no example at all."""
 
+import io
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,12 @@ import msgspec
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message
+from rich.console import Console
 
 from agnosticfl.deploy.agree import agreement_of, of_kind
 from agnosticfl.deploy.flower import federation
 from agnosticfl.deploy.flower.client_app import client_app
-from agnosticfl.deploy.flower.federation import NoProgress
+from agnosticfl.deploy.flower.federation import LOG, NoProgress
 from agnosticfl.deploy.flower.records import REQUEST, ROUND, SECURE, SUM, to_arrays, to_record
 from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
 from agnosticfl.deploy.flower.server_app import first_params, no_data, server_data
@@ -23,8 +26,11 @@ from agnosticfl.deploy.flower.standing import Standing
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
 from agnosticfl.deploy.node.contribute import jax_client
 from agnosticfl.deploy.roster import read_roster
-from agnosticfl.deploy.seeing.keeping import begun, first, told
-from agnosticfl.deploy.seeing.status import PLAYING, Server, Status, View
+from agnosticfl.deploy.seeing.keeping import begun, first, told, watched
+from agnosticfl.deploy.seeing.page import page
+from agnosticfl.deploy.seeing.status import PLAYING, STATUS, Server, Status, View, read, write
+from agnosticfl.deploy.seeing.status import SERVER as SERVER_FILE
+from agnosticfl.deploy.seeing.terminal import shown
 from agnosticfl.deploy.supervise.local import make_members
 from agnosticfl.deploy.task import (
     EVALUATION,
@@ -92,6 +98,7 @@ def play(
     faults: dict[int, Fault] | None = None,
     keys: Path | None = None,
     data: Any = None,
+    node: Callable[[int], dict[str, Any]] = lambda _: {},
     **policy: Any,
 ) -> FakeGrid:
     """A run in the folder `run`, in the clear or under the keys; the grid it went over."""
@@ -99,11 +106,11 @@ def play(
     write_task(folder, task)
 
     def settings(place: int) -> dict[str, Any]:
-        if keys is None:
-            return figures(folder)(place)
-        own = {"roster": keys / "roster", "signing-key": keys / f"{place}.sign"}
-        own["memory"] = folder / f"{place}.memory"
-        return {**{n: str(path) for n, path in own.items()}, **figures(folder)(place)}
+        own = {**figures(folder)(place), **node(place)}
+        if keys is not None:
+            own |= {"roster": str(keys / "roster"), "signing-key": str(keys / f"{place}.sign")}
+            own |= {"memory": str(folder / f"{place}.memory")}
+        return own
 
     contribute = numpy_client if task.config.task == "toy" else jax_client()
     grid = FakeGrid([client_app(folder, contribute)] * NODES, faults, settings)
@@ -389,6 +396,56 @@ def test_a_look_that_is_lost_while_it_is_opened_is_left_out(
     found = read_json(tmp_path / "run" / "summary.json")
     assert "best" not in found
     assert sum(found["examples"]["test"].values()) > 0
+
+
+def test_who_is_lost_in_an_evaluation_is_lost_in_that_and_in_no_round(
+    tmp_path: Path, keys: Path, caplog: pytest.LogCaptureFixture
+):
+    """In the status, in the terminal and on the page, and in every line of the log."""
+    state, out, task = tmp_path / "state", tmp_path / "run", toy("secure.name=simulate")
+    state.mkdir()
+    write(state, SERVER_FILE, Server(0, 0.0, str(out), "", clients=()))
+    caplog.set_level("INFO", "flwr")
+    with watched(LOG, task, out, str(state), "text"):
+        play(tmp_path, task, keys=keys, faults={3: third_lost("Masked")}, minimum=4)
+    status = read(state, STATUS, Status)
+    assert status is not None
+    assert {(lost.during, lost.kind, lost.round) for lost in status.lost} == {
+        ("evaluation 1", EVALUATION, 1)
+    }
+    seen = View(0.0, True, Server(0, 0.0, str(out), "", clients=()), status)
+    console = Console(file=io.StringIO(), width=200, record=True)
+    console.print(shown(seen))
+    assert "evaluation 1" in console.export_text()
+    assert "evaluation 1: " in page(seen)
+    assert "evaluation 1 abandoned (attempt 1 of 2)" in caplog.text
+    assert "evaluation 1: secure sum of 4 clients" in caplog.text
+    assert not re.search(r"round \d+ abandoned", caplog.text)
+    done = [int(line) for line in re.findall(r"round (\d+): secure sum of", caplog.text)]
+    assert done == [1, 2, 3]
+
+
+def test_a_limit_that_an_evaluation_reaches_is_no_failure_of_the_round_that_was_prepared(
+    tmp_path: Path, keys: Path, caplog: pytest.LogCaptureFixture
+):
+    """Rounds 1 and 2 and a look between, of three that are allowed; round 3 was joined before."""
+    limit = {"most-rounds": 3, "rounds": str(tmp_path / "rounds.json")}
+    caplog.set_level("INFO", "flwr")
+    play(
+        tmp_path,
+        toy("secure.name=simulate"),
+        keys=keys,
+        node=lambda place: {} if place else limit,
+        attempts=1,
+    )
+    declined = [line for line in read_lines(tmp_path / "0.audit") if line["event"] == "declined"]
+    assert (declined[0]["asked"], declined[0]["round"]) == ("train: Boxes", 3)
+    assert "the most its operator allows" in declined[0]["why"]
+    assert not [line for line in read_lines(tmp_path / "0.audit") if line["event"] == "failed"]
+    events = [r.args.get("event") for r in caplog.records if isinstance(r.args, dict)]
+    assert "declined" in events
+    assert "lost" not in events
+    assert len(read_records(tmp_path / "run")) == 3
 
 
 def test_a_client_that_does_not_evaluate_refuses(tmp_path: Path, caplog: Any):

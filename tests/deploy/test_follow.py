@@ -16,6 +16,7 @@ from agnosticfl.deploy.cards import read_card
 from agnosticfl.deploy.flower import federation
 from agnosticfl.deploy.flower.client_app import client_app
 from agnosticfl.deploy.flower.evaluations import Way
+from agnosticfl.deploy.flower.federation import Attempt
 from agnosticfl.deploy.flower.records import to_record
 from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
 from agnosticfl.deploy.flower.server_app import first_params, make_strategy, server_data
@@ -123,16 +124,16 @@ def test_who_cheated_stays_left_out_wherever_it_stands_now(place: Place):
     standing: Standing = strategy.standing
     standing.cheats = Blame(named={0: "it lied", 3: "it lied too"})
     old = standing.agreement
-    standing.follow(1)
+    standing.follow(Attempt(1, 1, ""))
     assert standing.agreement is old
     place.sign((1, 2, 3))  # the first has left
-    standing.follow(1)
+    standing.follow(Attempt(1, 1, ""))
     assert standing.agreement.roster == old.roster[1:]
     assert standing.cheats.named == {2: "it lied too"}
     assert standing.members == ("1", "2", "3")
     new = standing.agreement
     place.roster.write_text("{")
-    standing.follow(1)
+    standing.follow(Attempt(1, 1, ""))
     assert standing.agreement is new
 
 
@@ -150,7 +151,7 @@ def test_sums_of_another_kind_follow_the_roster_with_those_of_training(place: Pl
     assert own.roster == strategy.agreement.roster
     other.standing.cheats = Blame(named={3: "it lied"})
     place.sign((1, 2, 3))
-    other.standing.follow(1)
+    other.standing.follow(Attempt(1, 1, ""))
     assert (other.agreement.run, other.agreement.roster) == (own.run, own.roster[1:])
     assert strategy.agreement.roster == own.roster[1:]
     assert strategy.standing.members == ("1", "2", "3")

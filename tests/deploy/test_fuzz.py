@@ -25,7 +25,7 @@ from agnosticfl.deploy.gate.limits import Limits, limits_from
 from agnosticfl.deploy.gate.passage import length_of
 from agnosticfl.deploy.gate.refusals import Refused
 from agnosticfl.deploy.gate.serve import server_context
-from agnosticfl.deploy.gate.settings import Settings, as_json, from_json
+from agnosticfl.deploy.gate.settings import Settings
 from agnosticfl.deploy.keys import (
     make_authority,
     make_node_key,
@@ -34,6 +34,7 @@ from agnosticfl.deploy.keys import (
     write_verify_key,
 )
 from agnosticfl.deploy.npy import array_from
+from agnosticfl.deploy.told import as_json, from_json
 from agnosticfl.errors import BadInput
 from agnosticfl.runs.build import build
 from agnosticfl.runs.records import METRICS, read_records
@@ -260,10 +261,10 @@ def test_any_file_in_the_folder_of_clients_is_a_key_or_none(tmp_path: Path, numb
 @fuzz.effort
 def test_any_settings_of_a_gate_are_right_or_one_line(number: int):
     good = Settings("::1", 8443, "keys", "127.0.0.1:9092", "ca.pem", Limits(), "served.json")
-    assert from_json(as_json(good)) == good
+    assert from_json(as_json(good), Settings, "the gate's") == good
 
     def read(data: bytes) -> None:
-        settings = from_json(data.decode("latin-1"))
+        settings = from_json(data.decode("latin-1"), Settings, "the gate's")
         assert [type(value) for value in settings] == [str, int, str, str, str, Limits, str]
 
     fuzz.survive(read, fuzz.damaged([as_json(good).encode()], number), BadInput)

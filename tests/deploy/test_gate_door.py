@@ -18,9 +18,10 @@ import uvicorn
 from agnosticfl.deploy.gate.desk import Desk
 from agnosticfl.deploy.gate.limits import Limits
 from agnosticfl.deploy.gate.serve import configured, server_context
-from agnosticfl.deploy.gate.settings import Settings, as_json, from_json
+from agnosticfl.deploy.gate.settings import Settings
 from agnosticfl.deploy.keys import make_authority, make_node_key
 from agnosticfl.deploy.supervise import children
+from agnosticfl.deploy.told import as_json, from_json
 from tests.deploy.knocking import PROTOBUF, PULL, Knock, StubSuperLink
 
 PATIENCE = 60.0  # seconds for anything, on a machine that has other things to do
@@ -40,8 +41,8 @@ class Standing:
         settings = Settings(
             "127.0.0.1", port, str(place), "127.0.0.1:1", "", LIMITS, str(place / "served.json")
         )
-        assert from_json(as_json(settings)) == settings
-        config = configured(settings, self.superlink.client())
+        assert from_json(as_json(settings), Settings, "the gate's") == settings
+        config = configured(settings, self.superlink.way)
         passage: Any = config.app
         self.desk: Desk = passage.desk
         self.address = ("127.0.0.1", port)

@@ -8,7 +8,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -21,7 +20,7 @@ import pytest
 
 from agnosticfl.deploy.app import PACKAGE, write_app
 from agnosticfl.deploy.flower.control import Operator
-from agnosticfl.deploy.flower.superlink import OwnUser, owner
+from agnosticfl.deploy.flower.superlink import OwnUser
 from agnosticfl.deploy.gate.refusals import LINES, MINUTE
 from agnosticfl.deploy.keys import make_authority, make_node_key
 from agnosticfl.deploy.supervise import children
@@ -161,19 +160,6 @@ def test_another_user_of_the_machine_does_not_reach_the_superlink(server: Served
     assert answers == ["200", "404"]
 
 
-def test_the_kernel_s_table_says_whose_a_connection_is():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        place = listener.getsockname()
-        with socket.create_connection(place) as one, listener.accept()[0]:
-            scope = {"type": "http", "client": one.getsockname(), "server": place}
-            assert OwnUser(None).own(scope) or sys.platform != "linux"
-        assert not OwnUser(None).own({**scope, "client": ("127.0.0.1", 1)})
-    table = "head\n 0: 0100007F:0001 0100007F:1F90 01 0:0 00:0 0 1234 0 99\n"
-    ends = ("127.0.0.1", 1), ("127.0.0.1", 8080)
-    assert owner(table, *ends) == 1234
-    assert owner(table, *reversed(ends)) is None
-
-
 class Conversation:
     """What Uvicorn gives an application to hear a request by, of one connection."""
 
@@ -184,26 +170,22 @@ class Conversation:
         raise NotImplementedError
 
 
-def test_the_table_is_read_once_for_each_connection_and_a_refusal_is_not_kept(tmp_path: Path):
+def test_the_kernel_is_asked_once_for_each_connection_and_a_refusal_is_not_kept():
     """The next connection may have the same port, and be somebody else's."""
 
     class Flow:
         pass
 
-    table = tmp_path / "tcp"
-    ours, theirs = (
-        f"head\n 0: 0100007F:0001 0100007F:1F90 01 0:0 00:0 0 {user} 0 99\n"
-        for user in (os.getuid(), os.getuid() + 1)
-    )
-    table.write_text(ours)
+    ours = [True]
     scope = {"type": "http", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8080)}
-    door, one, other = OwnUser(None, table), Conversation(Flow()), Conversation(Flow())
+    door = OwnUser(None, lambda *_: ours[0])
+    one, other = Conversation(Flow()), Conversation(Flow())
     assert door.admitted(scope, one.receive)
-    table.write_text(theirs)
+    ours[0] = False
     assert door.admitted(scope, Conversation(one.flow).receive)  # its next request
     assert not door.admitted(scope, other.receive)
     assert not door.admitted(scope, lambda: None)
-    table.write_text(ours)
+    ours[0] = True
     assert door.admitted(scope, other.receive)
     assert len(door.known) == 2
     del one

@@ -221,7 +221,9 @@ def test_clocks_that_are_off_a_proxy_and_a_client_that_upgrades(
     behind = federation.start("dora", command="check", **another_clock(tmp_path, -400))
     assert (ahead.ends(), behind.ends()) == (1, 1)
     allowed = "the server's; 5 s ahead and 305 s behind are let in; set it \\(NTP\\)"
-    assert re.search(f"error: clock: this machine's is (59|60) s ahead of {allowed}", ahead.said())
+    # The server's time is as old as its answer, which takes a second or two where much is going on.
+    apart = "(59|6[0-3])"
+    assert re.search(f"error: clock: this machine's is {apart} s ahead of {allowed}", ahead.said())
     assert "WRONG certificate: it is not valid before" in behind.said()  # which was just made
     assert "by this machine's clock; set that clock (NTP)" in behind.said()
 

@@ -272,7 +272,6 @@ def test_the_audit_log_says_what_was_spent(tmp_path: Path, keys: Path):
     [
         ({"quantile": 0.5}, "`agnosticfl bounds`"),
         ({"mode": "central"}, "in which the server adds the noise"),
-        ({"noise": "banded"}, "which a server adds that is trusted with the sum"),
         ({"test_seed": 1}, "for tests in the simulator"),
         ({"silos": "domain"}, "the unit of privacy"),
         ({"population": 100}, "leave it out"),

@@ -14,9 +14,11 @@ from agnosticfl.core.channel import Adders
 from agnosticfl.core.metrics import Reading
 from agnosticfl.core.tally import Form, Tally, told
 from agnosticfl.deploy.flower import federation
+from agnosticfl.deploy.flower.server_app import no_data
 from agnosticfl.deploy.node.examples import dealt
 from agnosticfl.deploy.node.ledger import read
-from agnosticfl.deploy.private import planned_sums
+from agnosticfl.deploy.private import check_private, planned_sums
+from agnosticfl.deploy.task import read_task
 from agnosticfl.errors import BadInput
 from agnosticfl.files import read_json
 from agnosticfl.registry import MODELS
@@ -26,11 +28,11 @@ from agnosticfl.runs.questions import num_questions
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.run import Stopped, run
 from tests.deploy.federations import NODES
-from tests.deploy.private import private_toy, with_known_noise
-from tests.deploy.secure import play
+from tests.deploy.private import BUDGET, private_toy, with_known_noise
+from tests.deploy.secure import play, secure_toy
 
 # So much that nothing is all noise, and parity can be seen.
-MUCH: dict[str, Any] = {"epsilon": 1e5, "weight": 20.0, "clip": 5.0}
+MUCH: dict[str, Any] = {"epsilon": 1e5, "weight": 20.0, "clip": 5.0, "examples": 300.0}
 BY_CLIENTS: dict[str, Any] = {
     "evaluation_by": "clients",
     "evaluation_every": 1,
@@ -78,6 +80,55 @@ def test_a_private_federation_judges_as_the_simulation_does(
     assert sums == read(tmp_path / "0.ledger")[task.run].sums
     assert sums == 2 + 2 + 1 <= planned_sums(task.config)
     assert expected["privacy"]["rounds"] == sums
+
+
+def follow(folder: Path, keys: Path, dp: dict[str, Any] | None, rounds: int = 3) -> list[Any]:
+    """The records of a federation whose λ follows what clients hold out."""
+    by_clients = {**BY_CLIENTS, "evaluation_every": 0, "weights_follow": "heldout"}
+    if dp is None:
+        task = secure_toy(rounds, **by_clients)
+    else:
+        task = private_toy(rounds, dp=dp, **by_clients)
+    play(folder, keys, rounds=rounds, task=task)
+    return read_records(folder / "run")
+
+
+def test_held_out_losses_move_the_domains_weights_under_differential_privacy(
+    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Without noise as they do in a federation that is not private; with noise, otherwise."""
+    with_known_noise(monkeypatch, 0)
+    expected = follow(tmp_path / "open", keys, None)
+    found = follow(tmp_path / "silent", keys, MUCH)
+    for mine, theirs in zip(found, expected, strict=True):
+        for name in ("heldout_loss", "domain_weights"):
+            np.testing.assert_allclose(mine[name], theirs[name], rtol=2e-3, err_msg=name)
+    assert np.ptp(found[-1]["domain_weights"]) > 0.01
+    monkeypatch.undo()
+    noised = follow(tmp_path / "noised", keys, BUDGET, rounds=1)
+    assert noised[0]["heldout_loss"] != pytest.approx(expected[0]["heldout_loss"], rel=0.01)
+
+
+def test_each_report_is_charged_and_planned_for(tmp_path: Path, keys: Path):
+    follow(tmp_path, keys, BUDGET, rounds=2)
+    task = read_task(tmp_path)
+    config = task.config
+    check_private(config, MODELS.build(config.model, "model"), no_data(task))  # as `init` does
+    asked = 2 + 2 + num_questions(config)  # rounds, reports, and what may be asked at the end
+    assert planned_sums(config) >= asked + 2
+    charged = {row.sums for row in read(tmp_path / "0.ledger").values()}
+    assert charged == {read_json(tmp_path / "run" / "privacy.json")["sums"]}
+    assert charged == {2 + 2 + 1}  # and at the end the last model
+    by_clients: dict[str, Any] = {**BY_CLIENTS, "evaluation_every": 0}
+    train = private_toy(2, None, **by_clients).config
+    assert planned_sums(config) > planned_sums(train)
+    z = [float(c.dp["noise_multiplier"]) for c in (config, train)]  # type: ignore[index]
+    assert z[0] > z[1]
+
+
+def test_weights_follow_no_data_of_the_server_under_differential_privacy():
+    with pytest.raises(BadInput, match="or evaluation_by = 'clients'"):
+        private_toy(weights_follow="heldout")
 
 
 def assert_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:

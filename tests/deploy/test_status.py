@@ -141,7 +141,7 @@ def test_members_of_secure_rounds_have_their_names(tmp_path: Path, keys: Path):
     # What the server may not know is nowhere: no vector, no count of a client's examples.
     fields = msgspec.to_builtins(status)
     assert set(fields["history"][0]) == {"round", "time", "seconds", "loss", "domain_weights"}
-    assert set(fields["lost"][0]) == {"time", "round", "client", "why"}
+    assert set(fields["lost"][0]) == {"time", "round", "kind", "client", "why"}
 
 
 def test_a_run_that_fails_says_why(tmp_path: Path):

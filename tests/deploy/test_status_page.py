@@ -25,7 +25,6 @@ from agnosticfl.deploy.seeing.serve import GUESSES, Page, given
 from agnosticfl.deploy.seeing.settings import (
     PageSettings,
     address_of,
-    as_json,
     page_settings,
     read_password,
 )
@@ -44,6 +43,7 @@ from agnosticfl.deploy.seeing.status import (
     write,
 )
 from agnosticfl.deploy.supervise import children
+from agnosticfl.deploy.told import as_json
 from agnosticfl.errors import BadInput
 from tests.helpers.browser import browser_tests, chromium
 
@@ -169,22 +169,19 @@ def test_a_made_up_host_name_is_refused(local: PageSettings):
     assert named.status_code in (200, 404)  # 404 where that name is another address
 
 
-def test_another_user_of_the_machine_is_refused(place: Path, tmp_path: Path):
-    table = tmp_path / "tcp"
-    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
-    row = "   0: 0100007F:1234 0100007F:1F41 01 00000000:00000000 00:00000000 00000000 {}\n"
+def test_another_user_of_the_machine_is_refused(place: Path):
+    ours = {(("127.0.0.1", 1234), ("127.0.0.1", 8001))}
     settings = PageSettings("127.0.0.1", 8001, str(place / "state"))
-    page = Page(settings, None, Refusals(lambda _: None), table=table)
+    page = Page(settings, None, Refusals(lambda _: None), own=lambda *ends: ends in ours)
     scope: dict[str, Any] = {
         "method": "GET",
         "path": "/",
         "headers": [(b"host", b"127.0.0.1:8001")],
-        "client": ("127.0.0.1", 0x1234),
+        "client": ("127.0.0.1", 1234),
         "server": ("127.0.0.1", 8001),
     }
-    table.write_text(head + row.format(os.getuid()))
     page.admit(scope, "127.0.0.1")
-    table.write_text(head + row.format(os.getuid() + 1))
+    ours.clear()
     with pytest.raises(Refused, match="for the user that serves"):
         page.admit(scope, "127.0.0.1")
 

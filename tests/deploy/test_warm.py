@@ -26,7 +26,8 @@ from agnosticfl.deploy.flower.decoy import app_files
 from agnosticfl.deploy.flower.decoy import connection as decoy
 from agnosticfl.deploy.flower.own_app import OwnApp
 from agnosticfl.deploy.keys import make_authority, make_node_key
-from agnosticfl.deploy.node.settings import Settings, as_json, from_json
+from agnosticfl.deploy.node.settings import Settings
+from agnosticfl.deploy.told import as_json, from_json
 from agnosticfl.errors import BadInput
 from tests.deploy.standing import standing
 
@@ -156,9 +157,9 @@ def test_settings_come_back_and_nonsense_does_not():
     settings = Settings(
         "host:1", "ca.pem", "a.key", "app", {"data": "here", "min-examples": 1}, 2.0
     )
-    assert from_json(as_json(settings)) == settings
+    assert from_json(as_json(settings), Settings, "the client's") == settings
     with pytest.raises(BadInput, match="the client's settings cannot be read"):
-        from_json("[]")
+        from_json("[]", Settings, "the client's")
 
 
 # What is relied on in Flower's inside: names of functions and of what they take.

@@ -1,29 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes in which JAX, and all else that a client in PyTorch does not install, is not there."""
 
+import contextlib
 import importlib
 import pkgutil
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from agnosticfl.channels.dp.in_numpy import named_state
+from agnosticfl.core.contribution import ClientSum
 from agnosticfl.core.federated import from_arrays
 from agnosticfl.core.keeping import kept_apart
+from agnosticfl.deploy.node import noised
 from agnosticfl.deploy.node.contribute import Call, answer
 from agnosticfl.deploy.node.evaluate import Asked, encoded, measure
 from agnosticfl.deploy.node.examples import one_client
 from agnosticfl.deploy.node.pytorch import torch_client, torch_model
+from agnosticfl.deploy.private import privacy_of
 from agnosticfl.deploy.task import EVALUATION, REPORT
 from agnosticfl.runs.config import Config
 
 ROOT = Path(__file__).parents[2]
 LIST = ROOT / "requirements" / "pytorch-client.txt"
 # Where the module of a requirement has another name; JAX brings the second one.
-MODULES = {"jax": ("jax", "jaxlib"), "orbax-checkpoint": ("orbax",)}
+MODULES = {"jax": ("jax", "jaxlib")}
 
 # Python runs a module of this name before all else.
 BLOCKER = """\
@@ -93,7 +98,7 @@ def on_the_way() -> Iterator[str]:
                 yield f"{package.__name__}.{found.name}"
     for name in OF_FLOWER:
         yield f"agnosticfl.deploy.flower.{name}"
-    yield "agnosticfl.channels.in_numpy"
+    yield from ("agnosticfl.channels.in_numpy", "agnosticfl.channels.noised_tallies")
 
 
 def create() -> Any:
@@ -114,6 +119,25 @@ def forward(module: Any, examples: Any) -> Any:
     return module(examples["x"])
 
 
+def said_by_server(config: Config, sums: ClientSum) -> dict[str, np.ndarray]:
+    """The state of the channel that comes with w and α."""
+    if config.dp is None:
+        return {}
+    privacy = privacy_of(config, sums)
+    return named_state(privacy.clip, privacy.scale)
+
+
+@contextlib.contextmanager
+def no_noise() -> Generator[None]:
+    """In which private vectors have none, so that two can be compared."""
+    theirs = noised.discrete_gaussian
+    noised.discrete_gaussian = lambda _sigma, size, _bits: np.zeros(size, np.int64)
+    try:
+        yield
+    finally:
+        noised.discrete_gaussian = theirs
+
+
 def messages(configs: list[Config]) -> Iterator[tuple[str, list[int | float]]]:
     """All that such a client sends in runs with these configurations, number by number."""
     rng = np.random.default_rng(0)
@@ -125,7 +149,8 @@ def messages(configs: list[Config]) -> Iterator[tuple[str, list[int | float]]]:
     alpha = np.array([1.0, 0.5, 0.25], np.float32)
     for number, config in enumerate(configs):
         call = Call(config, parts["train"], 0, 7, 4, params, alpha)
-        vectors = {"training": answer(call, torch_client(create, loss)(call), {})}
+        sums = torch_client(create, loss)(call)
+        vectors = {"training": answer(call, sums, said_by_server(config, sums))}
         for kind in (EVALUATION, REPORT):
             asked = Asked(config, kind, 1, model, parts, params, 7, 0)
             vectors[kind] = encoded(asked, measure(asked))

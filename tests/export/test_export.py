@@ -51,7 +51,17 @@ def named(case: tuple[str, dict[str, Any], str]) -> str:
     return f"{case[0]}-{case[1]['name']}"
 
 
-@pytest.fixture(scope="module", params=CASES, ids=named)
+# Of models with siblings that are exported in the same way, one will do.
+SLOW = ("images-cnn", "sentences-cifg", "numbers-mlp")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(case, id=named(case), marks=[pytest.mark.slow] * (named(case) in SLOW))
+        for case in CASES
+    ],
+)
 def exported(request: pytest.FixtureRequest, folder: Path) -> tuple[Path, TrainedModel, str, str]:
     kind, model, metric = request.param
     run = trained(folder / kind, kind, model, metric)

@@ -31,34 +31,35 @@ class Tried(NamedTuple):
 
 
 TRIED: dict[Attack, Tried] = {}
-
-
-def attack_of(item: pytest.Item) -> Attack | None:
-    """The attack that a test plays."""
-    mark = item.get_closest_marker("attack")
-    return None if mark is None else Attack(*mark.args)
+PROPERTY = "attack"  # of a report, with what it says of the attack
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
+    item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    attack = attack_of(item)
-    if attack is not None:
-        _note(attack, call)
-    return (yield)
+    """Where the test runs, which may be another process than the one that prints the table."""
+    report = yield
+    mark = item.get_closest_marker("attack")
+    if mark is not None:
+        report.user_properties.append((PROPERTY, list(mark.args)))
+    return report
 
 
-def _note(attack: Attack, call: pytest.CallInfo[None]) -> None:
-    was = TRIED.setdefault(attack, Tried())
-    error = call.excinfo
-    skipped = error is not None and error.errisinstance(pytest.skip.Exception)
-    broken = error is not None and not skipped
-    TRIED[attack] = Tried(
-        was.played + (call.when == "call" and not skipped),
-        was.succeeded + broken,
-        was.skipped + skipped,
-        was.seconds + call.duration,
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Where the table is printed."""
+    for name, said in report.user_properties:
+        if name == PROPERTY and isinstance(said, list):
+            attack = Attack(*said)
+            TRIED[attack] = _with(TRIED.get(attack, Tried()), report)
+
+
+def _with(was: Tried, report: pytest.TestReport) -> Tried:
+    return Tried(
+        was.played + (report.when == "call" and not report.skipped),
+        was.succeeded + report.failed,
+        was.skipped + report.skipped,
+        was.seconds + report.duration,
     )
 
 

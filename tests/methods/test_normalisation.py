@@ -36,7 +36,10 @@ def expected_share(batch_size: int) -> float:
     return float(np.sum(binom.pmf(k, batch_size, 0.1) * 9 * k / (9 * k + batch_size - k)))
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 16])
+@pytest.mark.parametrize(
+    "batch_size",
+    [pytest.param(1, marks=pytest.mark.slow), 4, pytest.param(16, marks=pytest.mark.slow)],
+)
 def test_only_the_sum_over_a_batch_bends_the_weights_towards_the_counts(batch_size: int):
     bent = expected_share(batch_size)  # 0.100, 0.266 and 0.423
     assert bent < 0.43

@@ -76,7 +76,14 @@ MODELS: dict[str, Model] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+# Those of the last two libraries are also trained where their models are exported.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ("from_linen", "from_equinox")))
+        for name in MODELS
+    ],
+)
 def test_a_model_of_each_kind_trains(name: str):
     assert_learns(MODELS[name], two_classes(), rounds=30, rate=1.0, batch_size=10)
 

@@ -189,10 +189,14 @@ def test_it_fits_its_examples_and_no_others(case: Case):
 
 # Of the convolutions the smallest learns here, and the others in `make test-all`: what takes long
 # is the size of their images.
+# Siblings of theirs learn in seconds.
+SLOW = ("cnn", "cnn of colours", "cifg")
+
+
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=name, marks=[pytest.mark.slow] * (name in ("cnn", "cnn of colours")))
+        pytest.param(case, id=name, marks=[pytest.mark.slow] * (name in SLOW))
         for name, case in CASES.items()
     ],
 )

@@ -124,6 +124,7 @@ def test_an_option_of_another_kind_is_refused():
         MODELS.build({"name": "hazard", "features": 1, "edges": "1,2"}, "model")
 
 
+@pytest.mark.slow
 def test_both_tasks_are_trained_and_exported(tmp_path: Path):
     """On made-up patients, whose age decides; what is exported is as good as the report says."""
     folder = write(tmp_path, patients(20))

@@ -8,6 +8,7 @@ import optax
 import pytest
 
 from agnosticfl.core.state import ServerState, init_state
+from agnosticfl.errors import BadInput
 from agnosticfl.runs import checkpoint
 from agnosticfl.weights import exponentiated_gradient
 
@@ -59,6 +60,20 @@ def test_no_damage_to_any_file_goes_unnoticed(tmp_path: Path):
             assert "it is kept as 00000002.damaged" in said[0]
             (tmp_path / "00000002.damaged").rename(tmp_path / "00000002")
             file.write_bytes(whole)
+
+
+def test_the_state_of_another_run_is_not_taken_for_this_one_s(tmp_path: Path):
+    checkpoint.save(tmp_path, state(1)._replace(params={"w": jnp.zeros(3)}))
+    said: list[str] = []
+    assert checkpoint.restore(tmp_path, state(0), said.append) is None
+    assert "it is the state of another run" in said[0]
+
+
+def test_a_checkpoint_of_an_older_version_is_refused_and_left_as_it_is(tmp_path: Path):
+    (tmp_path / "00000001" / "state").mkdir(parents=True)
+    with pytest.raises(BadInput, match="00000001 was written by an older version"):
+        checkpoint.restore(tmp_path, state(0), pytest.fail)
+    assert [p.name for p in tmp_path.iterdir()] == ["00000001"]
 
 
 def test_what_a_crash_left_behind_is_cleaned_up(tmp_path: Path):

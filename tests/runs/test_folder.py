@@ -128,7 +128,7 @@ def test_if_all_checkpoints_are_damaged_it_is_said_and_the_new_ones_are_kept(tmp
     run(toy(30, "checkpoint_every=10"), out)
     (out / "summary.json").unlink()
     for name in checkpoints(out):
-        (out / "checkpoints" / name / "manifest.json").write_text("{}")
+        (out / "checkpoints" / name / "state.safetensors").write_text("{}")
     said: list[str] = []
     summary = run(toy(30, "checkpoint_every=10"), out, resume=True, say=said.append)
     assert sum("is damaged" in line for line in said) == 3
@@ -232,7 +232,7 @@ def test_a_full_disk_is_said_in_one_line_and_leaves_a_checkpoint(small_disk: Pat
     assert "Traceback" not in done.stderr
     kept = [name for name in checkpoints(out) if name.isdigit()]
     assert kept
-    assert (out / "checkpoints" / kept[-1] / "manifest.json").exists()
+    assert (out / "checkpoints" / kept[-1] / "state.safetensors").exists()
 
 
 def test_the_same_arrays_have_the_same_digest_and_others_another():

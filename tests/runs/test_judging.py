@@ -121,6 +121,7 @@ def test_its_report_says_who_measured_and_how_exactly(clients: Path, tmp_path: P
     assert not list((clients / "predictions").glob("*"))
 
 
+@pytest.mark.slow
 def test_secure_sums_say_the_same(clients: Path, tmp_path: Path):
     """In fixed point λ and w differ by little from those in the clear; the same rows are kept."""
     found = played(tmp_path / "run", by_clients("secure.name=simulate"))

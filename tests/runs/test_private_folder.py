@@ -155,6 +155,7 @@ def test_every_file_is_made_of_noised_sums(tmp_path: Path, sets: tuple[str, ...]
 
 
 @pytest.mark.usefixtures("constant_noise")
+@pytest.mark.slow
 def test_that_test_sees_a_number_that_was_not_noised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -137,6 +137,7 @@ def test_every_process_has_the_same_bits_and_one_process_the_same_numbers(
         np.testing.assert_allclose(json.loads(line)[2], json.loads(expected)[2], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_processes_of_a_private_run_draw_the_same_noise(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ):
@@ -192,6 +193,7 @@ def pair(start: Starter, out: Path, *more: str) -> list[subprocess.Popen[str]]:
     return [start(command(*TOY, *where, "--process-id", str(i))) for i in (0, 1)]
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_the_others_and_the_run_goes_on_to_the_same_bits(
     start: Starter, tmp_path: Path
 ):

@@ -34,7 +34,10 @@ def task_of(store: Store, path: Path, model: str | None = None) -> dict[str, Any
     return tomllib.loads(starter_task(store, str(path), model))
 
 
-@pytest.mark.parametrize(("kind", "model"), FIRST.items())
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [pytest.param(*each, marks=[pytest.mark.slow] * (each[1] == "lstm")) for each in FIRST.items()],
+)
 def test_it_runs_as_it_is(folder: Path, tmp_path: Path, kind: str, model: str):
     file = tmp_path / "my.toml"
     file.write_text(starter_task(open_store(folder / kind), str(folder / kind)))

@@ -86,7 +86,7 @@ def bounded(bounds: Bounds, own: Sums) -> tuple[Sums, np.ndarray]:
     size = np.maximum(own.domain_count.sum(), own.beta / np.float32(1 + ROUNDING))
     many = fewer | (size > bounds.examples)
     share = _divide(np.float32(bounds.examples), size) if many else np.float32(1)
-    beta, length = share * own.beta, share * _norm(own.weighted_delta)
+    beta, length = share * own.beta, share * norm(own.weighted_delta)
     longest = np.float32(bounds.update) * beta
     long = length > longest
     shrink = _divide(longest, length) if long else np.float32(1)
@@ -133,7 +133,7 @@ def _few_bits(
     own, clipped = bounded(bounds, usable(sums._replace(weighted_delta=[turned])))
     most, top = largest_word(clients), 2 ** (bits - 1) - 1
     flat = own.weighted_delta[0]
-    length, longest = _norm([flat]), bounds.update * bounds.examples
+    length, longest = norm([flat]), bounds.update * bounds.examples
     deviation = 1 / math.sqrt(rotated_part(flat.size))
     unit = np.float32(WIDTH * deviation / top) * np.float32(state["1.length"])
     levels = np.floor(_divide(flat, unit) + threefry.uniform(key, flat.shape))
@@ -227,7 +227,7 @@ def _divide(numerator: Any, denominator: Any) -> Any:
     return np.where(usable, numerator / np.where(usable, denominator, 1), 0).astype(np.float32)
 
 
-def _norm(parts: Sequence[np.ndarray]) -> np.float32:
+def norm(parts: Sequence[np.ndarray]) -> np.float32:
     """Euclidean norm of all numbers together; no square of them overflows."""
     largest = np.float32(max((np.abs(part).max(initial=0) for part in parts), default=0))
     squares = [np.square(_divide(part, largest)).sum(dtype=np.float32) for part in parts]

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands. They assemble only; imports that take time wait for their command."""
 
+import atexit
 import functools
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -97,7 +99,13 @@ def run(
 
     processes.start_device_ahead(coordinator, num_processes, process_id)
     from agnosticfl import report
-    from agnosticfl.cli.console import fail_if_diverged, print_report, stop_on_signals, watched_run
+    from agnosticfl.cli.console import (
+        fail_if_diverged,
+        painters,
+        print_report,
+        stop_on_signals,
+        watched_run,
+    )
     from agnosticfl.runs.cache import cache_folder
     from agnosticfl.runs.compare import run_folder
     from agnosticfl.runs.resolve import has_effect, resolve
@@ -116,7 +124,8 @@ def run(
         summary = watched_run(config, folder, should_stop=should_stop, **options)
         if processes.is_first():
             with span("report"):
-                print_report(report.write_report([folder], folder, which), folder)
+                done = report.write_report([folder], folder, which, painters=painters())
+                print_report(done, folder)
     fail_if_diverged([summary])
 
 
@@ -151,8 +160,10 @@ def compare(
     processes.start_device_ahead()
     from agnosticfl import report
     from agnosticfl.cli.console import (
+        compiling_ahead,
         fail_if_diverged,
         messages,
+        painters,
         print_report,
         stop_on_signals,
         watched_run,
@@ -188,9 +199,11 @@ def compare(
             sets=settings,
             say=messages,
             make_built=make_built,
+            ahead=compiling_ahead(make_built, cache_folder(cache)),
         )
     with span("report"):
-        print_report(report.write_report([folder], folder, which), folder)
+        done = report.write_report([folder], folder, which, painters=painters())
+        print_report(done, folder)
     fail_if_diverged(summaries)
 
 
@@ -460,5 +473,6 @@ def options(
 
 def main() -> None:
     """Runs the program. Bad input ends in one line and status 2, a stopped run in status 130."""
+    atexit.register(gc.freeze)  # else a process at its end would search all it has for garbage
     with one_line_errors():
         app()

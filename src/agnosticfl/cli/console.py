@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person at a terminal sees of a run, and how she stops it."""
 
+import atexit
 import contextlib
 import functools
 import importlib
@@ -14,14 +15,17 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import jax
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from agnosticfl.engines.helpers.tuning import stopwatch
 from agnosticfl.report import Comparison, short_help, tables
+from agnosticfl.report.painters import Painters
 from agnosticfl.report.terminal import terminal
 from agnosticfl.runs import processes
+from agnosticfl.runs.ahead import Ahead, MakeBuilt, compiled_ahead, not_ahead
 from agnosticfl.runs.cache import remember_compilations
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.records import Record
@@ -61,6 +65,14 @@ def watched_run(
     say = _nothing if silent else messages
     with watch(config, silent) as on_round:
         return run(config, folder, on_round=on_round, say=say, tuner=tuner, **options)
+
+
+def compiling_ahead(make_built: MakeBuilt, cache: Path | None) -> Ahead:
+    """How a comparison compiles for its later runs; `cache` is as for `watched_run`."""
+    if jax.default_backend() == "cpu":
+        return not_ahead
+    tuner = stopwatch(None if cache is None else cache / "lanes.json", measuring=False)
+    return functools.partial(compiled_ahead, make_built, tuner)
 
 
 @contextlib.contextmanager
@@ -118,10 +130,13 @@ def _nothing(_: Any) -> None: ...
 
 
 @functools.cache
-def _load_plots() -> None:
-    """What draws is loaded by a thread while the rounds go on: a report will want it."""
+def painters() -> Painters:
+    """What draws is started, and loaded here by a thread, while the rounds go on."""
     plots = ("agnosticfl.report.plots",)
     threading.Thread(target=importlib.import_module, args=plots, name="agnosticfl-plots").start()
+    helpers = Painters()
+    atexit.register(helpers.close)
+    return helpers
 
 
 @contextlib.contextmanager
@@ -144,12 +159,15 @@ def watch(config: Config, silent: bool = False) -> Generator[Callable[[Record], 
             nonlocal first, shown
             now = time.monotonic()
             if first is None:
-                _load_plots()
+                painters()
             first = first or (record["round"], now)
             rate = (record["round"] - first[0]) / max(now - first[1], 1e-9)
+            if not on_terminal and now - shown <= PLAIN_SECONDS:
+                return  # to draw a bar that nobody sees takes longer than a round
             state = f"{rate:.1f} rounds/s  {_state(record)}"
-            progress.update(bar, completed=record["round"], state=state)
-            if not on_terminal and now - shown > PLAIN_SECONDS:
+            if on_terminal:
+                progress.update(bar, completed=record["round"], state=state)
+            else:
                 messages(f"{name}: round {record['round']} of {config.rounds}  {state}")
                 shown = now
 

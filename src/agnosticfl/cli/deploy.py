@@ -120,6 +120,7 @@ def _task(
     dealing: bool = False,
 ) -> Any:
     from agnosticfl.deploy.node.examples import check_nodes
+    from agnosticfl.deploy.private import separation
     from agnosticfl.deploy.task import federated_config, new_task
     from agnosticfl.runs.build import build
     from agnosticfl.runs.resolve import has_effect, resolve
@@ -128,6 +129,11 @@ def _task(
     config = federated_config(resolve(task, algorithm, None, seed, rounds, settings), clients)
     for setting in settings:
         check(has_effect(config, setting), f"--set {setting} has no effect on a federation")
+    check(
+        separation(config) == 1 or not dealing,
+        f"dp: separation is {separation(config)}; with `deploy local` all nodes take part in every"
+        " round: use `deploy init`, and more clients than there are in a round",
+    )
     rows = None if dealing else _of_clients(config)
     if rows is not None:
         return new_task(config, rows)

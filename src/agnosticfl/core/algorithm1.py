@@ -8,6 +8,7 @@ others. docs/algorithm.md goes through it line by line.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -63,6 +64,7 @@ def one_exchange(
 
     def round(state: ServerState, cohort: C) -> tuple[ServerState, RoundInfo]:
         alpha = domain_scaling(state.domain_weights, state.window.mean)  # α = λ / mean_r N
+        alpha = at_most(channel.most_alpha, alpha, state.window.mean)
         sent = Broadcast(state.params, alpha, state.channel_state, state.client_rate)
         encoded = sum_over_clients(sent, cohort)
         return server_half(state, alpha, encoded)
@@ -108,9 +110,15 @@ def step_model(
 def step_weights(
     weight_rule: WeightRule, state: ServerState, mean_loss: Array, count: Array
 ) -> ServerState:
-    """The half of a round that gives λ_t, from what was measured and on how many examples."""
+    """The half of a round that gives λ_t, from what was measured and on how many examples.
+
+    A λ_t that is not finite would leave every client out of all rounds to come: then λ and the
+    rule's state stay as they were, as w does in `server_step`.
+    """
     stats = DomainStats(mean_loss, count, state.window.mean)
     weights, rule_state = weight_rule.update(state.rule_state, stats)  # λ_t ∝ λ exp(γ_λ L)
+    before = state.domain_weights, state.rule_state
+    weights, rule_state = tree.select(tree.all_finite(weights), (weights, rule_state), before)
     return state._replace(domain_weights=weights, rule_state=rule_state)
 
 
@@ -120,6 +128,14 @@ def step_weights(
 def domain_scaling(domain_weights: Array, mean_count: Array) -> Array:
     """α_i = λ_i / (Σ_{j=t-r}^{t-1} N_{j,i} / r)."""
     return domain_weights / mean_count
+
+
+def at_most(most: float, alpha: Array, mean_count: Array) -> Array:
+    """α, but no example counts more than `most` times the mean one.
+
+    That of the mean example is Σ_i α_i N_i / Σ_i N_i = 1 / Σ_i N_i, since Σ_i λ_i = 1.
+    """
+    return alpha if most == math.inf else jnp.minimum(alpha, most / jnp.sum(mean_count))
 
 
 def mean_update(total: ClientSum) -> Params:

@@ -8,6 +8,7 @@ right to left. The server sees nothing of a client but what its channel lets thr
 themselves are in the room `channels`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -76,6 +77,7 @@ class Channel(NamedTuple):
     decode: Decode
     unit_alpha: bool = False  # whether it needs α with 1 as its largest entry, so that β^k ≤ N^k
     least_alpha: float = 0.0  # and then no entry of α is sent that is lower
+    most_alpha: float = math.inf  # an α above so many times that of the mean example is lowered
     # In how many bits each number of a message's first leaf travels, if fewer than its type has:
     # what is added up is then added modulo 2^bits.
     bits: int | None = None
@@ -211,6 +213,7 @@ def _one_after_the_other(stages: list[Channel]) -> Channel:
         decode,
         unit_alpha=any(stage.unit_alpha for stage in stages),
         least_alpha=max(stage.least_alpha for stage in stages),
+        most_alpha=min(stage.most_alpha for stage in stages),
         bits=last.bits,
         implausible=implausible,
     )

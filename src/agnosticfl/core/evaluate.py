@@ -126,8 +126,8 @@ def measurer(
     check(batch_size >= 1, f"evaluation batch size is {batch_size}; it must be at least 1")
     rows = range(data.num_examples) if clients is None else rows_of(data, clients)
     check(len(rows) > 0, "there is no example to evaluate on")
-    by_example = len(rows) <= MOST_ITEMS or bool(model.exact)
-    keeping = by_example and model.outputs in ("labels", "values")
+    by_example = _by_example(model, len(rows))
+    keeping = _keeping(model, by_example)
 
     def measure(params: Params) -> Measured:
         results = (
@@ -137,6 +137,30 @@ def measurer(
         return _measured(data, results if model.eager else _one_ahead(results), by_example)
 
     return measure
+
+
+def compile_ahead(model: Model, params: Params, data: FederatedData, batch_size: int = 512) -> None:
+    """Compiles what measures parameters like these on `data`: whoever does finds it there."""
+    if model.eager or data.num_examples == 0:
+        return
+    keeping = _keeping(model, _by_example(model, data.num_examples))
+    examples = {
+        name: jax.ShapeDtypeStruct(
+            (batch_size, *array.shape[1:]), jax.dtypes.canonicalize_dtype(array.dtype)
+        )
+        for name, array in data.examples.items()
+    }
+    _compiled().lower(model, params, examples, keeping).compile()
+
+
+def _by_example(model: Model, number: int) -> bool:
+    """Whether so many examples are kept one by one."""
+    return number <= MOST_ITEMS or bool(model.exact)
+
+
+def _keeping(model: Model, by_example: bool) -> bool:
+    """Whether what the model says of each is kept, too."""
+    return by_example and model.outputs in ("labels", "values")
 
 
 def metric_value(name: str, how: Reading, measured: Measured, weight: np.ndarray) -> float | None:
@@ -209,7 +233,7 @@ def _found(model: Model, params: Params, examples: Examples, keeping: bool) -> A
 
 
 @functools.cache  # once for a model, whoever evaluates it
-def _compiled() -> Callable[..., Any]:
+def _compiled() -> Any:
     return jax.jit(_per_example, static_argnums=(0, 3))
 
 

@@ -86,7 +86,7 @@ def num_bytes(tree: PyTree) -> int:
 
 def size(tree: PyTree) -> int:
     """How many numbers `tree` holds (|W| for parameters)."""
-    return sum(int(leaf.size) for leaf in jax.tree.leaves(tree))
+    return sum(int(leaf.size) for leaf in leaves(tree))
 
 
 def named(tree: PyTree) -> dict[str, np.ndarray]:

@@ -145,6 +145,7 @@ def _roster(joiner: Joiner, task: FederatedTask, rosters: list[Roster]) -> str:
 def _privacy(joiner: Joiner, task: FederatedTask) -> str:
     from agnosticfl.deploy.flower.audited import ledger_of
     from agnosticfl.deploy.node.allowance import LEDGER
+    from agnosticfl.deploy.private import correlated
 
     most = joiner.most_epsilon
     node = {"ledger": joiner.state / LEDGER, **({} if most is None else {"most-epsilon": most})}
@@ -153,7 +154,8 @@ def _privacy(joiner: Joiner, task: FederatedTask) -> str:
     reason = ledger.unwilling()
     check(reason is None, str(reason))
     own = ledger.spent()
-    return f"ε {own.epsilon:.3g} of {own.budget:g} is spent (δ {own.delta:g})"
+    trusted = "; the server is trusted with the sum" if correlated(task.config) else ""
+    return f"ε {own.epsilon:.3g} of {own.budget:g} is spent (δ {own.delta:g}){trusted}"
 
 
 def _conditions(joiner: Joiner) -> Finding:

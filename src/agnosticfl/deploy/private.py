@@ -5,11 +5,16 @@ Every client clips its part of a sum to a vector of norm 1 and adds a share of t
 is masked (`node/noised.py`). All that this takes stands in the task, which all machines compare, so
 that nothing of it comes in a message: z, the bounds, and of how many honest clients the shares
 together are enough. Every client counts each sum that it sent a vector for (`node/ledger.py`).
+
+Noise that is correlated from round to round is added by a server that is trusted with the sum. What
+clients still do for themselves: they clip, keep the rounds apart that the task says, and count.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from agnosticfl.errors import check
 from agnosticfl.privacy import accounting
@@ -21,6 +26,7 @@ from agnosticfl.secagg.graph import quorum, reckoned_dishonest
 if TYPE_CHECKING:
     from agnosticfl.channels.dp import Privacy
     from agnosticfl.channels.noised_tallies import TallyNoise
+    from agnosticfl.core.contribution import ClientSum
     from agnosticfl.core.federated import Splits
     from agnosticfl.core.metrics import Reading
     from agnosticfl.core.model import Model
@@ -51,15 +57,17 @@ def federated_dp(config: Config) -> dict[str, Any]:
     )
     for key, why in NOT_DEPLOYED.items():
         check(own.get(key) is None, f"dp: {key} is {own.get(key)!r} in a federation: {why}")
+    by_server = correlated(config)
+    if by_server:
+        _check_by_server(config, own)
     check(
-        own.get("noise", "independent") == "independent",
-        f"dp: noise is {own.get('noise')!r}, which a server adds that is trusted with the sum; in a"
-        " federation clients add it, independent from round to round: leave it out",
+        by_server or own.get("separation") is None,
+        f"dp: separation is {own.get('separation')}; independent noise needs none: leave it out",
     )
     check(
-        own.get("mode", "distributed") == "distributed",
-        f"dp: mode is {own.get('mode')!r}, in which the server adds the noise; in a federation"
-        " clients do: leave it out",
+        by_server or own.get("mode", "distributed") == "distributed",
+        f"dp: mode is {own.get('mode')!r}, in which the server adds the noise; in a federation it"
+        " does so only where noise is 'banded': leave it out",
     )
     check(
         not own.get("quantile"),
@@ -72,8 +80,9 @@ def federated_dp(config: Config) -> dict[str, Any]:
         " tell who they are",
     )
     check(
-        config.weights_follow == "train",
-        "dp: in a federation λ follows those who train; set weights_follow = 'train'",
+        config.weights_follow == "train" or config.evaluation_by == "clients",
+        "dp: in a federation λ follows those who train, or what clients keep from training: set"
+        " weights_follow = 'train', or evaluation_by = 'clients'",
     )
     for key in ("epsilon", "delta"):
         check(key in own, f"dp: {key} is needed")
@@ -82,6 +91,8 @@ def federated_dp(config: Config) -> dict[str, Any]:
         found = accounting.find_noise(budget, sums)
         own["noise_multiplier"] = math.ceil(found * 10**DIGITS) / 10**DIGITS
     accounting.check_rounds(budget, float(own["noise_multiplier"]), sums)
+    if by_server:
+        return {**own, "mode": "central", "quantile": 0.0}
     least = fewest_honest(config)
     honest = int(own.get("honest") or least)
     check(
@@ -90,6 +101,40 @@ def federated_dp(config: Config) -> dict[str, Any]:
         f" {least} are sure to be honest and in the sum",
     )
     return {**own, "mode": "distributed", "quantile": 0.0, "honest": honest}
+
+
+def correlated(config: Config) -> bool:
+    """Whether the noise of later rounds takes that of earlier ones back: the server adds it."""
+    return (config.dp or {}).get("noise", "independent") != "independent"
+
+
+def separation(config: Config) -> int:
+    """From one round of a client to its next there are so many rounds at least."""
+    return int((config.dp or {}).get("separation") or 1)
+
+
+def _check_by_server(config: Config, own: dict[str, Any]) -> None:
+    """Refuses what noise that a trusted server adds cannot be."""
+    check(
+        own["noise"] == "banded",
+        f"dp: noise is {own['noise']!r}; clients of a federation count each of their rounds by"
+        " itself, as they can if noise is 'banded'",
+    )
+    check(
+        own.get("mode", "central") == "central" and own.get("honest") is None,
+        "dp: banded noise is added by a server that is trusted with the sum, and not by clients:"
+        " leave mode and honest out",
+    )
+    check(
+        own.get("separation") is not None,
+        "dp: separation is needed: from one round of a client to its next there are so many rounds"
+        " at least, at most the number of clients divided by the clients per round",
+    )
+    check(
+        config.evaluation_by == "server",
+        "dp: clients who evaluate add noise to what they say; with banded noise they add none: set"
+        " evaluation_by = 'server'",
+    )
 
 
 def fewest_honest(config: Config) -> int:
@@ -102,10 +147,18 @@ def fewest_honest(config: Config) -> int:
 
 
 def planned_sums(config: Config) -> int:
-    """How many sums a client that takes part in everything is asked for, with those to spare."""
+    """How many sums a client that takes part in everything is asked for, with those to spare.
+
+    Of a round to which a trusted server adds the noise, one sum is released, however often it is
+    tried: there is nothing to spare.
+    """
+    if correlated(config):
+        return -(-config.rounds // separation(config))
     asked = config.rounds
     if config.evaluation_by == "clients":
         asked += num_questions(config)
+    if config.weights_follow == "heldout":
+        asked += config.rounds
     return asked + max(math.ceil(SPARE * asked), FEWEST_SPARE)
 
 
@@ -121,18 +174,23 @@ def cost(config: Config) -> float:
     return accounting.concentrated(float(config.dp["noise_multiplier"]), 1 + ROUNDED)
 
 
-def privacy_of(config: Config, like: Any, asked: Callable[[], int] = int) -> "Privacy":
+def privacy_of(
+    config: Config, like: Any, asked: Callable[[], int] = int, server: bool = False
+) -> "Privacy":
     """The privacy of a federation: how its vectors are made and read.
 
     Args:
       like: shapes of a contribution.
       asked: how many sums clients were asked for so far.
+      server: whether this is the server, which may have noise to add.
     """
     from agnosticfl.channels.dp import Federation, RunFacts, differential_privacy
     from agnosticfl.options import call_with_options
 
     own = federated_dp(config)
     check(own == config.dp, "dp: the task does not say what a federation needs; make the app anew")
+    if correlated(config) and not server:  # the same vectors, without the library for the noise
+        own = {key: own[key] for key in own if key not in ("noise", "separation")}
     number = config.clients_per_round
     facts = RunFacts(
         like,
@@ -142,17 +200,28 @@ def privacy_of(config: Config, like: Any, asked: Callable[[], int] = int) -> "Pr
         sums=planned_sums(config),
         federation=Federation(most_clients(config), asked),
     )
-    return call_with_options(differential_privacy, own, "dp", facts)
+    privacy: Privacy = call_with_options(differential_privacy, own, "dp", facts)
+    if config.weights_follow == "train":
+        return privacy
+    reporting = facts._replace(like=_no_report(like.domain_loss.shape[0]))
+    return privacy._replace(reports=call_with_options(differential_privacy, own, "dp", reporting))
+
+
+def _no_report(num_domains: int) -> "ClientSum":
+    """What a report looks like."""
+    from agnosticfl.core.contribution import ClientSum
+
+    one, each = np.zeros((), np.float32), np.zeros(num_domains, np.float32)
+    return ClientSum((), one, each, each, one)  # type: ignore[arg-type]
 
 
 def tally_noise(config: Config, readings: Mapping[str, "Reading"]) -> "TallyNoise":
     """The noise of what clients say of a model, which is that of their other vectors."""
     from agnosticfl.channels.dp.noise import by_clients
     from agnosticfl.channels.noised_tallies import TallyNoise
-    from agnosticfl.core.contribution import report_shapes
     from agnosticfl.runs.looks import largest_values
 
-    scale = privacy_of(config, report_shapes(1)).scale
+    scale = privacy_of(config, _no_report(1)).scale
     return TallyNoise(scale, by_clients, largest_values(config, readings))
 
 
@@ -164,7 +233,8 @@ def check_private(config: Config, model: "Model", data: "Splits") -> None:
     from agnosticfl.runs.looks import build_looks
 
     check_learnt(data)
-    privacy = privacy_of(config, contribution_shapes(model, data.train.num_domains))
+    shapes = contribution_shapes(model, data.train.num_domains)
+    privacy = privacy_of(config, shapes, server=True)
     build_channel(config, privacy)
     build_looks(config, data, metric_readings(model, data.test), [*model.exact])
 
@@ -172,8 +242,13 @@ def check_private(config: Config, model: "Model", data: "Splits") -> None:
 def in_words(config: Config) -> str:
     """What a private federation promises, for those who set it up."""
     dp: dict[str, Any] = config.dp or {}
-    return (
+    said = (
         f"differential privacy: ε {dp['epsilon']:g} at δ {dp['delta']:g} for every client, with"
-        f" {planned_sums(config)} sums of noise multiplier {dp['noise_multiplier']:g}; the noise of"
-        f" {dp['honest']} honest clients is enough; bounds are fixed"
+        f" {planned_sums(config)} sums of noise multiplier {dp['noise_multiplier']:g}; "
     )
+    if correlated(config):
+        return said + (
+            f"the server is trusted with the sum, to which it adds {dp['noise']} noise; a client"
+            f" takes part in one of {separation(config)} rounds at most; bounds are fixed"
+        )
+    return said + f"the noise of {dp['honest']} honest clients is enough; bounds are fixed"

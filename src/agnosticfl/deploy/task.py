@@ -27,6 +27,11 @@ LONGEST_RUN = 64  # bytes of the name of a run, as the messages of secure rounds
 LONGEST = 300  # characters of a message about a file that anybody may have written
 
 
+def sum_called(kind: str, number: int) -> str:
+    """What people call one of these sums: round 3, evaluation 1, report 3."""
+    return f"{'round' if kind == TRAINING else kind} {number}"
+
+
 class FederatedTask(NamedTuple):
     """What the machines agree on. `terms` covers every field."""
 

@@ -10,6 +10,7 @@ from jax.nn import sigmoid
 
 from agnosticfl.core.model import Model
 from agnosticfl.core.precision import product
+from agnosticfl.models.helpers.embedding import Embedding
 from agnosticfl.models.helpers.language import DEFAULT_METRICS, Sizes, language_model
 from agnosticfl.models.helpers.recurrent import gates, over_time
 from agnosticfl.options import AtLeastOne
@@ -44,7 +45,7 @@ class CIFG(nnx.Module):
 
     def __init__(self, sizes: Sizes, rngs: nnx.Rngs):
         orthogonal, glorot = nnx.initializers.orthogonal(), nnx.initializers.glorot_uniform()
-        self.embedding = nnx.Embed(sizes.vocabulary, sizes.embedding, rngs=rngs)
+        self.embedding = Embedding(sizes.vocabulary, sizes.embedding, rngs=rngs)
         self.gates = gates(sizes.embedding, sizes.hidden, (1, 0, 0), rngs)
         shape = (sizes.embedding, 3 * sizes.hidden)
         self.recurrent = nnx.Param(orthogonal(rngs.params(), shape))

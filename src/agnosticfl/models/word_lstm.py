@@ -12,6 +12,7 @@ from jax import Array
 from jax.nn import sigmoid
 
 from agnosticfl.core.model import Model
+from agnosticfl.models.helpers.embedding import Embedding
 from agnosticfl.models.helpers.language import DEFAULT_METRICS, Sizes, language_model
 from agnosticfl.models.helpers.recurrent import Dense, gates, over_time
 from agnosticfl.options import AtLeastOne
@@ -43,7 +44,7 @@ class LSTM(nnx.Module):
 
     def __init__(self, sizes: Sizes, rngs: nnx.Rngs):
         dense = partial(Dense, kernel_init=nnx.initializers.glorot_uniform(), rngs=rngs)
-        self.embedding = nnx.Embed(
+        self.embedding = Embedding(
             sizes.vocabulary, sizes.embedding, embedding_init=small, rngs=rngs
         )
         self.gates = gates(sizes.embedding, sizes.hidden, (0, 1, 0, 0), rngs)

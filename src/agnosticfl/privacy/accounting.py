@@ -129,12 +129,9 @@ def sampled_gaussian(
     """
 
     def epsilon(charges: Sequence[Charge], delta: float) -> float:
-        total = [
-            _loss_distribution(rate, z / sensitivity(z)).self_compose(rounds)
-            for z, rounds in charges
-        ]
-        composed = functools.reduce(lambda one, other: one.compose(other), total)
-        return composed.get_epsilon_for_delta(delta) + sum(lattice(*charge) for charge in charges)
+        relative = tuple(Charge(z / sensitivity(z), rounds) for z, rounds in charges)
+        beyond = sum(lattice(*charge) for charge in charges)
+        return _composed_epsilon(rate, relative, delta) + beyond
 
     return epsilon
 
@@ -170,6 +167,15 @@ def off_lattice(sigma: float, numbers: int) -> float:
     sub-Gaussian number). Both neighbours' outcomes are exchanged, hence twice that.
     """
     return 2 * (math.sqrt(6 * numbers * UNLIKELY) + 2 * UNLIKELY) / (20 * sigma**2)
+
+
+# A search for z takes seconds, and the runs of a comparison all ask for the same.
+@functools.lru_cache(maxsize=4096)
+def _composed_epsilon(rate: float, charges: tuple[Charge, ...], delta: float) -> float:
+    """ε at δ of all these rounds, with noise in units of a client's largest vector."""
+    total = [_loss_distribution(rate, noise).self_compose(rounds) for noise, rounds in charges]
+    composed = functools.reduce(lambda one, other: one.compose(other), total)
+    return composed.get_epsilon_for_delta(delta)
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,66 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run folders in; tables, plots and one self-contained page out."""
+"""Run folders in; tables, plots and one self-contained page out.
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+The names are loaded when first used: a process that only draws (`painter.py`) needs no JAX.
+"""
 
-from agnosticfl.files import write_json, write_whole
-from agnosticfl.report.comparison import Comparison, compare_runs
-from agnosticfl.report.details import counts, ledger, losses, times
-from agnosticfl.report.grid import Grid, latex, markdown
-from agnosticfl.report.intervals import with_intervals
-from agnosticfl.report.page import make_page
-from agnosticfl.report.progress import costs
-from agnosticfl.report.record import as_json
-from agnosticfl.report.runs import load_runs
-from agnosticfl.report.table import help_lines, results, short_help
-from agnosticfl.spans import span
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Comparison", "load_runs", "short_help", "tables", "write_report"]
+if TYPE_CHECKING:
+    from agnosticfl.report.comparison import Comparison as Comparison
+    from agnosticfl.report.runs import load_runs as load_runs
+    from agnosticfl.report.table import short_help as short_help
+    from agnosticfl.report.writing import tables as tables
+    from agnosticfl.report.writing import write_report as write_report
 
-
-def tables(comparison: Comparison, short: bool = False) -> list[Grid]:
-    """What came out, one table per metric, and what it cost to be as good as FedAvg.
-
-    Args:
-      short: of very many domains, only the worst few and the best.
-    """
-    return [*results(comparison, short), *costs(comparison)]
+_PLACES = {
+    "Comparison": "comparison",
+    "load_runs": "runs",
+    "short_help": "table",
+    "tables": "writing",
+    "write_report": "writing",
+}
 
 
-def write_report(
-    folders: Iterable[Path], out: Path, which: str = "last", per_client: Path | None = None
-) -> Comparison:
-    """Compares the finished runs in `folders` and writes the report into `out`.
-
-    Args:
-      which: model of each run: "last", "best" by its worst domain on held-out clients, or "mean".
-      per_client: a file for the values of single clients.
-    """
-    from agnosticfl.report.drawing import save  # here: Matplotlib takes a while to load
-    from agnosticfl.report.plots import draw_plots
-
-    write_clients = _per_client_writer(per_client)
-    comparison = with_intervals(compare_runs(load_runs(folders, which)))
-    main = tables(comparison)
-    details = [part(comparison) for part in (losses, counts, ledger, times)]
-    out.mkdir(parents=True, exist_ok=True)
-    with span("plots"):
-        figures = [save(plot, out / "plots") for plot in draw_plots(comparison)]
-    parts = [*map(markdown, main), *(f"{line}\n" for line in help_lines(comparison))]
-    write_whole(out / "table.md", "\n".join([*parts, *map(markdown, details)]))
-    write_whole(out / "table.tex", "\n".join(map(latex, tables(comparison, short=True))))
-    write_json(out / "comparison.json", as_json(comparison))
-    write_whole(out / "report.html", make_page(comparison, main, details, figures))
-    write_clients(comparison)
-    return comparison
-
-
-def _per_client_writer(path: Path | None) -> Callable[[Comparison], None]:
-    """What writes the values of single clients, if they are wanted; a bad name is refused now."""
-    if path is None:
-        return lambda _: None
-    from agnosticfl.report.per_client import check_name, write_per_client  # here: it needs Arrow
-
-    check_name(path)
-    return lambda comparison: write_per_client(comparison, path)
+def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        return getattr(importlib.import_module(f"agnosticfl.report.{_PLACES[name]}"), name)
+    raise AttributeError(f"module 'agnosticfl.report' has no attribute {name!r}")

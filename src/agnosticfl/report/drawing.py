@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.cells import cell_len
 
-from agnosticfl.report.runs import known_mean
+from agnosticfl.report.means import known_mean
 
 # Fonts with Chinese, Japanese and Korean letters, of which the first that is installed is used.
 EASTERN = (

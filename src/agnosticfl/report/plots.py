@@ -19,8 +19,9 @@ from agnosticfl.report.drawing import (
     thin,
 )
 from agnosticfl.report.grid import byte_unit
+from agnosticfl.report.means import known_mean
 from agnosticfl.report.progress import Curve, ends, progress
-from agnosticfl.report.runs import Run, known_mean
+from agnosticfl.report.runs import Run
 from agnosticfl.report.tradeoffs import pareto, privacy
 
 MANY = 6  # domains; of more, a plot shows the ends, the median and the band between

@@ -10,7 +10,8 @@ import numpy as np
 from agnosticfl.report.basis import of_one_domain
 from agnosticfl.report.comparison import Comparison, cell, seeds_text
 from agnosticfl.report.grid import DASH, Entry, Grid, byte_unit, grid, number, places
-from agnosticfl.report.runs import Run, known_mean
+from agnosticfl.report.means import known_mean
+from agnosticfl.report.runs import Run
 from agnosticfl.runs.records import bytes_of
 
 TRAINING_LOOKS = 50  # the losses of a single round are of too few examples to tell a course by

@@ -145,14 +145,6 @@ def is_reference(algorithm: str) -> bool:
         return False
 
 
-def known_mean(values: np.ndarray) -> np.ndarray:
-    """The mean over the first axis of what is not NaN; NaN where nothing is."""
-    known = ~np.isnan(values)
-    number = known.sum(axis=0)
-    total = np.where(known, values, 0.0).sum(axis=0)
-    return np.where(number > 0, total / np.maximum(number, 1), np.nan)
-
-
 def _load(folder: Path) -> Run:
     try:
         config = from_table(read_json(folder / "config.json"), f"{folder / 'config.json'}")

@@ -42,7 +42,7 @@ def audit(canaries: int, epsilon: float, delta: float, rounds: int, seed: int = 
     facts = RunFacts(contribution_shapes(_model(canaries), 1), rounds, canaries, canaries)
     # A weight and a count of 1 are all that a canary has beside its update.
     privacy = differential_privacy(
-        facts, epsilon, delta, quantile=0, clip=1.0, weight=1.0, examples=1.0, loss=1.0
+        facts, epsilon, delta, quantile=0, clip=1.0, examples=1.0, loss=1.0
     )
     examples = {
         "k": np.arange(canaries, dtype=np.int32),

@@ -19,7 +19,7 @@ from agnosticfl.channels.dp.noise import independent, scale_among
 from agnosticfl.channels.fixed_point import simulated
 from agnosticfl.channels.noised_tallies import TallyNoise
 from agnosticfl.core import tree
-from agnosticfl.core.channel import ChannelBuilder, plain
+from agnosticfl.core.channel import Channel, ChannelBuilder, plain
 from agnosticfl.core.cohorts import SamplerBuilder
 from agnosticfl.core.contribution import contribution_shapes, report_shapes
 from agnosticfl.core.evaluate import metric_readings
@@ -402,10 +402,16 @@ def build_channel(config: Config, privacy: Privacy | None = None) -> ChannelBuil
     if privacy is None:
         return channel
     check(
-        privacy.mode == "distributed",
+        privacy.mode == "distributed" or privacy.federation is not None,
         "dp: under secure aggregation the server cannot add the noise; mode must be 'distributed'",
     )
-    return privacy.channel  # whole numbers, which a secure sum adds as they are
+    # Whole numbers, which a secure sum adds as they are.
+    least = float(own.get("least_alpha", 0.0))
+    return lambda like: _with_least_alpha(privacy.channel(like), least)
+
+
+def _with_least_alpha(channel: Channel, least: float) -> Channel:
+    return channel._replace(least_alpha=max(channel.least_alpha, least))
 
 
 def _report_channel(

@@ -29,4 +29,6 @@ def remember_compilations(folder: Path | None) -> None:
     if folder is None or config.jax_compilation_cache_dir is not None:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    # However short: a run has dozens of small programs, and together they take an accelerator's
+    # compiler a second.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

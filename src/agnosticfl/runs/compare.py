@@ -10,6 +10,7 @@ from agnosticfl.core.evaluate import worst_domain
 from agnosticfl.errors import check
 from agnosticfl.files import read_json, write_json
 from agnosticfl.registry import METHODS
+from agnosticfl.runs.ahead import Ahead, Wait, not_ahead
 from agnosticfl.runs.build import Built, build
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.resolve import find_method, has_effect, resolve
@@ -32,6 +33,7 @@ def compare(
     sets: Sequence[str] = (),
     say: Callable[[str], Any] = lambda _: None,
     make_built: Callable[[Config], Built] = build,
+    ahead: Ahead = not_ahead,
 ) -> list[dict[str, Any]]:
     """Runs the methods in folders below `out` and returns the summaries.
 
@@ -42,6 +44,7 @@ def compare(
         serves worst if None.
       say: gets messages for the user.
       make_built: builds what a configuration is about, to see whether it can be.
+      ahead: begins to compile for the runs of a method while those before it go on.
     """
     check(seeds >= 1, f"number of seeds is {seeds}; it must be at least 1")
     chosen = _to_run(algorithms, target)
@@ -54,11 +57,23 @@ def compare(
     _check_before_running(first, target, sets, make_built)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / ORDER, {"algorithms": list(dict.fromkeys(algorithms))})
+    waits: dict[str, Wait] = {}
+
+    def begin() -> None:
+        """Of the later methods, those of which it is known what they will be."""
+        for name in chosen[1:]:
+            if name not in waits and (target is not None or not find_method(name).takes_target):
+                waits[name] = ahead(configs(name, target)[0])
+
+    begin()
     summaries: list[dict[str, Any]] = []
     for name in chosen:
+        if name in waits:
+            waits[name]()
         own = [run(config, out / run_folder(config)) for config in configs(name, target)]
         if find_method(name).is_reference:
             target = target or _worst(own, configs(name)[0].metric, bool(_needing(chosen)), say)
+            begin()
         summaries += own
     return summaries
 
@@ -78,7 +93,7 @@ def order_of(folder: Path) -> list[str]:
 
 
 def _to_run(algorithms: Sequence[str], target: str | None) -> list[str]:
-    """The methods in the order to run them: one that tells the target comes before its users."""
+    """The methods in the order to run them: one that tells the target first, its users last."""
     entries = {name: find_method(name) for name in algorithms}
     check(bool(entries), "no algorithm was given to compare")
     needs = _needing(entries)
@@ -89,7 +104,7 @@ def _to_run(algorithms: Sequence[str], target: str | None) -> list[str]:
         not needs or target is not None or bool(tells),
         f"{', '.join(needs)} needs --target DOMAIN, or fedavg among the algorithms to find it",
     )
-    return sorted(entries, key=lambda name: name not in tells)
+    return sorted(entries, key=lambda name: (name not in tells, target is None and name in needs))
 
 
 def _check_before_running(

@@ -52,8 +52,7 @@ class EventFile:
         return self._heads[tag]
 
     def _add(self, event: bytes) -> None:
-        length = struct.pack("<Q", len(event))
-        self._file.write(length + _masked(length) + event + _masked(event))
+        self._file.write(_length(len(event)) + event + _masked(event))
 
 
 def crc32c(data: bytes) -> int:
@@ -67,10 +66,17 @@ def crc32c(data: bytes) -> int:
     for start in range(0, whole, PIECE):
         piece = np.frombuffer(data[start : min(start + PIECE, whole)], np.uint8).copy()
         piece[:4] ^= np.frombuffer(struct.pack("<I", crc), np.uint8)
-        crc = int(np.bitwise_xor.reduce(_table()[np.arange(len(piece) - 1, -1, -1), piece]))
+        own = _rows()[PIECE - len(piece) :] + piece
+        crc = int(np.bitwise_xor.reduce(_table().ravel().take(own)))
     for byte in data[whole:]:  # too few to add four bytes to
         crc = (crc >> 8) ^ int(_table()[0, (crc ^ byte) & 0xFF])
     return crc ^ 0xFFFFFFFF
+
+
+@functools.cache
+def _rows() -> np.ndarray:
+    """Where the row of `_table` begins for each byte of a piece."""
+    return 256 * np.arange(PIECE - 1, -1, -1)
 
 
 @functools.cache
@@ -84,6 +90,13 @@ def _table() -> np.ndarray:
     for d in range(1, PIECE):
         table[d] = (table[d - 1] >> 8) ^ first[table[d - 1] & 0xFF]
     return table
+
+
+@functools.lru_cache(256)  # events of a run have few lengths
+def _length(number: int) -> bytes:
+    """The length that stands before a record, and its checksum."""
+    length = struct.pack("<Q", number)
+    return length + _masked(length)
 
 
 def _masked(data: bytes) -> bytes:

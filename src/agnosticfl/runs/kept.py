@@ -110,7 +110,7 @@ def read_params(path: Path) -> Kept:
             about: dict[str, str] = json.loads(file.metadata()[ABOUT])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-        raise BadInput(f"{path} is no file of a kept model: {error}") from None
+        raise BadInput(f"{path} cannot be read: {error}") from None
     found = about.pop("sha256", None)
     check(found == _digest(arrays, about), f"{path} is damaged: its checksum is another")
     return Kept(arrays, about)

@@ -20,10 +20,10 @@ from agnosticfl.runs.build import assemble, build_engine
 from agnosticfl.runs.config import Config
 
 # Options of dp, and what they are if nothing is known.
-FIRST = {"clip": 1.0, "weight": 2.0, "examples": 100.0, "loss": 5.0}
+FIRST = {"clip": 1.0, "examples": 100.0, "loss": 5.0}
 # Where a search begins: bounds rise by a fifth in a round, but sink by a fiftieth (of a quantile of
 # 0.9 at most a tenth can be within too much).
-LOW = {"clip": 0.02, "weight": 0.1, "examples": 2.0, "loss": 0.1}
+LOW = {"clip": 0.2, "examples": 2.0, "loss": 0.1}
 
 
 def find_bounds(
@@ -52,15 +52,14 @@ def find_bounds(
         seen.append(np.array(_own(state.channel_state).bounds, np.float64))
         on_round(t)
     middle = np.exp(np.log(seen[rounds // 2 :]).mean(axis=0))
-    return as_options(ClipBounds(*middle.tolist()), plain.clients_per_round)
+    return as_options(ClipBounds(*middle.tolist()))
 
 
 def following(clients: int, quantile: float, first: dict[str, float] | None = None) -> Channel:
     """The channel of a private run, but without any noise: its bounds show where they belong."""
     given = FIRST | (first or {})
     bounds = ClipBounds(
-        given["clip"] / clients,
-        given["weight"] / clients,
+        given["clip"] * given["examples"],
         given["loss"] * given["examples"],
         given["examples"],
     )
@@ -69,11 +68,10 @@ def following(clients: int, quantile: float, first: dict[str, float] | None = No
     return private(bounds, silent, clients, Follow(quantile, 1), _as_it_is)
 
 
-def as_options(bounds: ClipBounds, clients: int) -> dict[str, float]:
+def as_options(bounds: ClipBounds) -> dict[str, float]:
     """Bounds in the units that the options of dp have."""
     return {
-        "clip": bounds.update * clients,
-        "weight": bounds.beta * clients,
+        "clip": bounds.update / bounds.count,
         "examples": bounds.count,
         "loss": bounds.loss / bounds.count,
     }

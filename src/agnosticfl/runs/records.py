@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run writes down while it goes: one line per round, and the same as TensorBoard events."""
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import msgspec
 
 from agnosticfl.core.ledger import Bytes, added
 from agnosticfl.errors import check
-from agnosticfl.files import finite, write_whole
+from agnosticfl.files import write_bytes
 from agnosticfl.runs.events import EventFile
 
 Record: TypeAlias = Mapping[str, Any]
@@ -28,8 +27,8 @@ class RecordBook:
 
     def __init__(self, folder: Path, domains: Sequence[str], after_round: int):
         kept = [r for r in read_records(folder) if r["round"] <= after_round]
-        write_whole(folder / METRICS, "".join(map(_line, kept)))
-        self._file = (folder / METRICS).open("a", encoding="utf-8", buffering=1)
+        write_bytes(folder / METRICS, b"".join(map(_line, kept)))
+        self._file = (folder / METRICS).open("ab", buffering=0)
         self._domains = domains
         self._events = EventFile(folder / "tensorboard")
         self._events.start(after_round + 1)
@@ -102,8 +101,6 @@ def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return record
 
 
-def _line(record: Record) -> str:
-    try:
-        return json.dumps(record, allow_nan=False) + "\n"
-    except ValueError:  # NaN or an infinity, which is rare
-        return json.dumps(finite(record), allow_nan=False) + "\n"
+def _line(record: Record) -> bytes:
+    """As JSON, with null in the place of NaN and infinities, which it does not have."""
+    return msgspec.json.encode(record) + b"\n"

@@ -12,10 +12,13 @@ privacy.json   what a differentially private run has spent, charged ahead of the
 
 import contextlib
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
+
+import jax
 
 from agnosticfl.channels import dp
 from agnosticfl.core import tree
@@ -39,7 +42,14 @@ from agnosticfl.runs.predictions import write_predictions
 from agnosticfl.runs.questions import question
 from agnosticfl.runs.records import Record, RecordBook, as_record, asked_in, read_records, scalars
 from agnosticfl.runs.spending import Spending
-from agnosticfl.runs.summary import absence, as_summary, divergence, stalled, summarise
+from agnosticfl.runs.summary import (
+    absence,
+    as_summary,
+    compile_ahead,
+    divergence,
+    stalled,
+    summarise,
+)
 from agnosticfl.runs.summary import measured as unguarded
 from agnosticfl.runs.trackers import tracker
 from agnosticfl.runs.writing import Writer
@@ -123,8 +133,10 @@ def _played_to_the_end(
     config, domains, first = built.config, built.data.train.domains, processes.is_first()
     spending = Spending(built, out, state)
     built = spending.counting(built)
-    state, look = spending.state, _lookout(built, spending, say)
+    state, ready = spending.state, _evaluation_ahead(built, spending.state.params)
+    look = _lookout(built, spending, say, ready)
     with contextlib.ExitStack() as stack:
+        stack.callback(ready)  # a run that is stopped leaves no thread behind
         sinks = [stack.enter_context(start(config, out, say)) for start in starts if first]
         writer = Writer(out, RecordBook(out, domains, int(state.round))) if first else None
         stack.callback(lambda: writer and writer.close())
@@ -157,6 +169,7 @@ def _played_to_the_end(
             raise processes.Lost(f"{lost} after round {int(state.round)}; {again}") from lost
         if writer:
             writer.wait_for_records()
+        ready()
         with span("models and predictions"):
             summary = processes.from_first(lambda: _ended(built, out, state, spending))
         for line in (summary["diverged"], summary["often_absent"], summary["stalled"]):
@@ -266,8 +279,24 @@ def _check_looks(built: Built) -> None:
         raise BadInput(f"evaluation_every is {every}, but the data has no split 'heldout'")
 
 
-def _lookout(built: Built, spending: Spending, say: Callable[[str], Any]) -> Lookout:
-    """What held-out clients say of the model every few rounds."""
+def _evaluation_ahead(built: Built, params: Params) -> Callable[[], None]:
+    """Lets a thread compile evaluations beside the first round; gives what waits for it."""
+
+    def compile() -> None:
+        with contextlib.suppress(Exception), span("evaluation ahead"):  # said where it is needed
+            compile_ahead(built, params)
+
+    if jax.process_count() > 1:
+        return lambda: None
+    thread = threading.Thread(target=compile, name="agnosticfl-evaluation")
+    thread.start()
+    return thread.join
+
+
+def _lookout(
+    built: Built, spending: Spending, say: Callable[[str], Any], ready: Callable[[], None]
+) -> Lookout:
+    """What held-out clients say of the model every few rounds, when evaluations are `ready`."""
     config, heldout = built.config, built.data.heldout
     every = config.evaluation_every
     if every == 0:
@@ -288,6 +317,7 @@ def _lookout(built: Built, spending: Spending, say: Callable[[str], Any]) -> Loo
     def look(t: int, params: Params) -> Look:
         if t % every:
             return NO_LOOK
+        ready()
         found = spending.noised("heldout", measure(params))
         return NO_LOOK if found is None else Look(found.domains)
 

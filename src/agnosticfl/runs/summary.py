@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from agnosticfl import __version__, weights
-from agnosticfl.core import tree
+from agnosticfl.core import evaluate, tree
 from agnosticfl.core.evaluate import Evaluation, Measured, Worst, full_evaluator, worst_domain
 from agnosticfl.core.federated import (
     FederatedData,
@@ -42,20 +42,31 @@ def measured(built: Built, params: Params, which: str, t: int) -> dict[str, Eval
       which: model of the run it is, and `t` the round that it is from.
     """
     config, judge = built.config, built.judge
+    found: dict[str, Evaluation] = {}
+    if judge is not None:
+        # Nobody looks at held-out examples in a run without looks.
+        wanted = [built.judged_by, *(["heldout"] if config.evaluation_every else [])]
+        asked = {split: question(config, which, t, split) for split in sorted({*wanted})}
+        found = {split: judge(params, each) for split, each in asked.items()}
+    return found | {split: _on(built, data)(params) for split, data in _by_server(built).items()}
+
+
+def compile_ahead(built: Built, params: Params) -> None:
+    """Compiles what measures models of this run on the server, looks at held-out clients too."""
+    for data in _by_server(built).values():
+        evaluate.compile_ahead(built.model, params, data, built.config.evaluation_batch_size)
+
+
+def _by_server(built: Built) -> dict[str, FederatedData]:
+    """What the server measures models on."""
+    if built.judge is not None:
+        return {} if built.server_test is None else {SERVER: built.server_test}
     wanted = {"heldout", built.judged_by}
-    if judge is None:
-        splits = {
-            split: data
-            for split, data in _splits(built).items()
-            if split in wanted and may_be_seen(built, split)
-        }
-        return {split: _on(built, data)(params) for split, data in splits.items()}
-    if config.evaluation_every == 0:
-        wanted = {built.judged_by}  # nobody looks at held-out examples
-    asked = {split: question(config, which, t, split) for split in sorted(wanted)}
-    found = {split: judge(params, each) for split, each in asked.items()}
-    own = built.server_test
-    return found if own is None else found | {SERVER: _on(built, own)(params)}
+    return {
+        split: data
+        for split, data in _splits(built).items()
+        if split in wanted and may_be_seen(built, split)
+    }
 
 
 def _on(built: Built, data: FederatedData) -> Callable[[Params], Evaluation]:

@@ -17,6 +17,7 @@ from agnosticfl.core.model import Model
 from agnosticfl.engines.helpers.tuning import Tuner
 from agnosticfl.errors import BadInput
 from agnosticfl.registry import MODELS, SOURCES
+from agnosticfl.runs.ahead import MakeBuilt
 from agnosticfl.runs.axes import Setting
 from agnosticfl.runs.build import Built, assemble, build_engine
 from agnosticfl.runs.config import Config, as_text
@@ -26,7 +27,6 @@ from agnosticfl.runs.shared import Shared
 from agnosticfl.runs.told_apart import standard_error
 
 Load: TypeAlias = Callable[[Config], tuple[Model, Splits]]
-MakeBuilt: TypeAlias = Callable[[Config, int | None, Tuner | None], Built]
 
 
 class Outcome(NamedTuple):

@@ -85,6 +85,7 @@ class Opening(Stages):
         self._round, self._name, self._rings = round, keys.sum_name(asked), rings_of(asked)
         self._roster, self._ring = prepared.agreement.roster, prepared.ring
         self._keys, self._shared = prepared.keys, set(prepared.boxes)
+        self.length = length
         self._sum = np.zeros(length, "<u4")
         self.contradictions: set[tuple[int, int]] = set()
         self.doubtful: set[int] = set()

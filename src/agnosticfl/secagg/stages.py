@@ -36,6 +36,7 @@ class Stages:
     Attributes:
       requests: what to send to whom now; empty once all is done.
       dropped: clients that are out of the round, and why.
+      declined: clients that are out of it because they do not want to take part any more.
       cheated: clients that sent what no honest client sends, and what it was.
     """
 
@@ -44,6 +45,7 @@ class Stages:
         self._stages, self._replies = list(stages), dict[int, Any]()
         self.requests: Mapping[int, bytes] = {}
         self.dropped: dict[int, str] = {}
+        self.declined: set[int] = set()
         self.cheated: dict[int, str] = {}
 
     @property
@@ -58,8 +60,8 @@ class Stages:
 
     def receive(self, client: int, reply: bytes) -> None:
         """Takes a client's reply to its last request; one that cannot be used drops the client."""
-        if client not in self.requests or client in self._replies or client in self.dropped:
-            return  # not asked, late, or said before
+        if not self._is_awaited(client):
+            return
         try:
             self._replies[client] = self._stages[0].take(client, reply)
         except Complained as error:
@@ -69,8 +71,13 @@ class Stages:
 
     def refuse(self, client: int, reason: str) -> None:
         """Notes that a client did not answer, and why."""
-        if client in self.requests and client not in self._replies:
-            self.dropped.setdefault(client, f"{self.stage}: {reason}")
+        if self._is_awaited(client):
+            self.dropped[client] = f"{self.stage}: {reason}"
+
+    def decline(self, client: int) -> None:
+        """Notes that a client does not answer because it does not want to; that is no failure."""
+        if self._is_awaited(client):
+            self.declined.add(client)
 
     def advance(self) -> None:
         """Goes on with those who replied; `Refused` if they are too few."""
@@ -80,6 +87,11 @@ class Stages:
         replies, self._replies = dict(sorted(self._replies.items())), {}
         self.requests = self._stages[0].go_on(replies)
         del self._stages[0]
+
+    def _is_awaited(self, client: int) -> bool:
+        """Whether it was asked, and nothing is known of its answer yet."""
+        known = (self._replies, self.dropped, self.declined)
+        return client in self.requests and not any(client in each for each in known)
 
     def _connected(self, clients: Collection[int]) -> set[int]:
         """Those of `clients` with enough holders among them; the others are dropped."""

@@ -8,10 +8,8 @@ promised.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 from msgspec import Meta
 
 from agnosticfl.channels.dp.clipping import ClipBounds, PrivacyState, follow, private, vector_size
@@ -20,6 +18,7 @@ from agnosticfl.channels.dp.ftrl import (
     Strategy,
     correlated,
     find_strategy,
+    rounding_of_one,
     sensitivity_of,
 )
 from agnosticfl.channels.dp.noise import (
@@ -31,9 +30,10 @@ from agnosticfl.channels.dp.noise import (
     scale_for,
     units_for,
 )
+from agnosticfl.core import tree
 from agnosticfl.core.channel import ChannelBuilder
 from agnosticfl.core.contribution import ChannelState, ClientSum
-from agnosticfl.core.state import ServerState
+from agnosticfl.core.later import jnp
 from agnosticfl.errors import check, choose
 from agnosticfl.options import AtLeastOne, Positive
 from agnosticfl.privacy import accounting, ledger
@@ -42,6 +42,9 @@ from agnosticfl.privacy.entropy import Secrets, fresh_secret
 from agnosticfl.privacy.ledger import Plan
 from agnosticfl.privacy.noise_source import noise_source
 from agnosticfl.privacy.secret_cohorts import Silo
+
+if TYPE_CHECKING:
+    from agnosticfl.core.state import ServerState  # its module needs JAX
 
 NOT_PRIVATE = "NOT PRIVATE: the noise follows from dp.test_seed, and anybody can subtract it"
 
@@ -74,6 +77,7 @@ class Privacy(NamedTuple):
     mode: str
     population: int
     scale: Scale
+    clip: ClipBounds  # the first bounds
     bounds: str  # how they move, in words
     test_seed: int | None
     strategy: Strategy | None = None  # of correlated noise
@@ -93,9 +97,10 @@ def differential_privacy(
     noise_multiplier: Positive | None = None,
     mode: Literal["central", "distributed"] = "central",
     noise: Literal["independent", "banded", "buffered"] = "independent",
+    separation: AtLeastOne | None = None,
     population: AtLeastOne | None = None,
     clip: Positive = 1.0,
-    weight: Positive = 2.0,
+    weight: Annotated[float, Meta(ge=1)] = 4.0,
     examples: Positive = 100.0,
     loss: Positive = 5.0,
     quantile: Annotated[float, Meta(ge=0, lt=1)] = 0.5,
@@ -114,10 +119,14 @@ def differential_privacy(
         share of it, for a secure sum).
       noise: `"independent"` from round to round, or correlated (DP-FTRL), by a `"banded"` or a
         `"buffered"` Toeplitz matrix; clients then take turns.
+      separation: correlated noise: from one round of a client to its next there are so many rounds
+        at least; by default ⌊K / c⌋, which is the most.
       population: the number of clients that the accounting assumes; all of the data's if None.
-      clip: first bound on a client's update, c ‖β^k Δ^k‖ (about ‖Δ^k‖, since Σ_k β^k ≈ 1).
-      weight: first bound on a client's weight, c β^k.
-      examples: first bound on a client's number of examples, ‖N^k‖.
+      clip: first bound on the update of a client with as many examples as `examples`: that on
+        ‖n_k Δ^k‖ is clip · examples.
+      weight: the most that an example counts, as a multiple of the mean one; what λ would give a
+        rare domain beyond that is cut, since the noise on the update grows with it.
+      examples: first bound on a client's number of examples, n_k.
       loss: first bound on a client's mean loss, so that ‖L^k‖ ≤ loss · examples.
       quantile: of the updates' norms, which `clip` follows (the other bounds follow a higher one);
         0 for fixed bounds.
@@ -146,8 +155,9 @@ def differential_privacy(
         f"dp: the accounting assumes a population of {population} clients; it must be at least"
         f" the clients per round, {c}, and the data has {run.num_clients}",
     )
-    for name, value in (("clip", clip), ("weight", weight), ("examples", examples), ("loss", loss)):
+    for name, value in (("clip", clip), ("examples", examples), ("loss", loss)):
         check(0 < value < math.inf, f"dp: {name} is {value}; it must be a number above 0")
+    check(1 <= weight < math.inf, f"dp: weight is {weight}; it must be a number of at least 1")
     check(0 <= quantile < 1, f"dp: quantile is {quantile}; it must be from 0 (fixed) to below 1")
     size = vector_size(run.like)
     places = 1 if run.silos is None else len(run.silos)
@@ -169,7 +179,17 @@ def differential_privacy(
     rates = [s.per_round / len(s.owners) for s in run.silos] if run.silos else [c / population]
     strategy = None
     if noise != "independent":
-        strategy = find_strategy(noise, run.rounds, max(population // c, 1))
+        turns = population // c
+        check(
+            run.federation is not None or (separation or 1) <= turns,
+            f"dp: separation is {separation}; where {c} of {population} clients take part in a"
+            f" round, a client's turn comes every {turns} rounds",
+        )
+        strategy = find_strategy(noise, run.rounds, separation or turns)
+    check(
+        noise != "independent" or separation is None,
+        f"dp: separation is {separation}; independent noise needs none",
+    )
 
     def units_of(z: float) -> int:
         return units_for(most, z * wide)
@@ -185,12 +205,13 @@ def differential_privacy(
         def lattice(z: float, rounds: int) -> float:
             return accounting.off_lattice(z * (units or units_of(z)), rounds * size)
 
+        # Of banded noise, too, what a client's rounds cost adds up: they share no row of C x.
+        if by_each or run.federation is not None:
+            return accounting.known_cohorts(sensitivity)
         if (found := strategy) is not None:
             return accounting.one_release(
                 lambda z: sensitivity_of(found, size, units or units_of(z)), lattice
             )
-        if by_each:
-            return accounting.known_cohorts(sensitivity)
         return accounting.sampled_gaussian(rate, sensitivity, lattice)
 
     worst = max(rates)
@@ -200,7 +221,7 @@ def differential_privacy(
         z = accounting.find_noise(budget, sums)
     check(0 < z < math.inf, f"dp: noise_multiplier is {z}; it must be a number above 0")
     units = units_of(z)
-    _check_fine(run, size, units)
+    _check_fine(run, strategy, size, units)
     budget, scale = (
         budget._replace(accountant=accountant(units, worst)),
         scale_for(z, units, shares),
@@ -208,13 +229,13 @@ def differential_privacy(
     spread = math.sqrt(draws / shares) if strategy is None else strategy.spread
     scale = scale._replace(spread=spread)
     accounting.check_rounds(budget, scale.noise, sums)
-    reports = not jax.tree.leaves(run.like.weighted_delta)
+    reports = not [*tree.leaves(run.like.weighted_delta)]
     following = follow(quantile, scale.noise * scale.spread, c, run.rounds)
     source = noise_source(run.secrets or Secrets(fresh_secret()))
-    release = independent(source, draws) if strategy is None else correlated(source, strategy)
-    release = release if run.federation is None else by_clients
-    bounds = ClipBounds(clip / c, weight / c, loss * examples, examples)
-    channel = private(bounds, scale, c, following, release, reports)
+    release = independent(source, draws) if run.federation is None else by_clients
+    release = release if strategy is None else correlated(source, strategy)
+    bounds = ClipBounds(clip * examples, loss * examples, examples)
+    channel = private(bounds, scale, c, following, release, reports, weight)
     words = "fixed" if following is None else f"move after every {following.every} rounds"
     counted = {
         silo.name: (len(silo.owners), silo.per_round, accountant(units, rate))
@@ -226,6 +247,7 @@ def differential_privacy(
         mode,
         population,
         scale,
+        bounds,
         words,
         test_seed,
         strategy,
@@ -234,19 +256,26 @@ def differential_privacy(
     )
 
 
-def _check_fine(run: RunFacts, size: int, units: int) -> None:
+def _check_fine(run: RunFacts, strategy: Strategy | None, size: int, units: int) -> None:
     """Refuses a federation whose whole numbers are too coarse for what its clients count with."""
+    longer = rounding_sensitivity(size, units) - 1
+    if strategy is not None:
+        longer = rounding_of_one(strategy, size, units)
     check(
-        run.federation is None or rounding_sensitivity(size, units) <= 1 + ROUNDED,
+        run.federation is None or longer <= ROUNDED,
         f"dp: a vector of {size} numbers in units of 1/{units}, for which 32 bits have room, may be"
-        f" {math.sqrt(size) / (2 * units):.2g} longer by rounding; a federation counts with"
-        f" {ROUNDED:.2g}: fewer clients per round, or a smaller model",
+        f" {longer:.2g} longer by rounding; a federation counts with {ROUNDED:.2g}: fewer clients"
+        " per round, or a smaller model",
     )
 
 
 def going_on(
-    privacy: Privacy, state: ServerState, before: Mapping[str, Any] | None, rounds: int, place: str
-) -> tuple[ServerState, list[Plan]]:
+    privacy: Privacy,
+    state: "ServerState",
+    before: Mapping[str, Any] | None,
+    rounds: int,
+    place: str,
+) -> "tuple[ServerState, list[Plan]]":
     """The state with the noise for the rounds that are left, and what stands in the ledger.
 
     Refused if nothing of the budget is left for them.
@@ -255,14 +284,14 @@ def going_on(
       before: the statement that an interrupted run left, at `place`; None at the start.
     """
     done = int(state.round)
-    if privacy.federation is not None:  # whose clients keep count, and add what the task says
-        return state, [Plan((), privacy.scale.noise)]
     check(
         privacy.strategy is None or before is None,
         "dp: a run with correlated noise cannot go on, since the noise that it would take back was"
         f" secret and is gone; what it spent stands in {place}: start anew, with a budget of its"
         " own",
     )
+    if privacy.federation is not None:  # whose clients keep count of what the task says
+        return state, [Plan((), privacy.scale.noise)]
     check(
         done == 0 or before is not None,
         f"{place} is missing: what {done} rounds of this run have spent is not known",
@@ -302,7 +331,7 @@ def statement(privacy: Privacy, plans: list[Plan], rounds: int) -> dict[str, Any
     return {**training, "heldout": reporting[0]} if reporting else training
 
 
-def _groups(privacy: Privacy, state: ServerState) -> list[tuple[Privacy, ChannelState]]:
+def _groups(privacy: Privacy, state: "ServerState") -> list[tuple[Privacy, ChannelState]]:
     """Those who train and, if they report, those who are held out, with their channel's state."""
     training = [(privacy, state.channel_state)]
     return (
@@ -330,8 +359,10 @@ def _spent(privacy: Privacy, charges: tuple[Charge, ...]) -> dict[str, Any]:
 
 
 def _spent_by_clients(privacy: Privacy, federation: Federation) -> dict[str, Any]:
-    """What a client that took part in everything has spent; none goes beyond the budget."""
-    sums = federation.asked()
+    """What a client that took part in all it could has spent; none goes beyond the budget."""
+    sums, strategy = federation.asked(), privacy.strategy
+    if strategy is not None:
+        sums = min(-(-sums // strategy.separation), strategy.participations)
     said = _spent(privacy, (Charge(privacy.scale.noise, sums),))
     for name in ("rounds", "charged", "population"):  # sums are counted; K does not matter
         del said[name]
@@ -339,11 +370,16 @@ def _spent_by_clients(privacy: Privacy, federation: Federation) -> dict[str, Any
         **said,
         "sums": sums,
         "epsilon": min(said["epsilon"], privacy.budget.epsilon),
-        "trusted": f"nobody, if {privacy.scale.shares} clients in every sum are honest",
-        "honest": privacy.scale.shares,
+        **(_by_shares(privacy) if strategy is None else {}),
         "amplification": "none is claimed: the server knows who takes part",
         "counted_by": "every client, which keeps a ledger of its own and stops at its budget",
     }
+
+
+def _by_shares(privacy: Privacy) -> dict[str, Any]:
+    """Of noise that clients add themselves."""
+    honest = privacy.scale.shares
+    return {"trusted": f"nobody, if {honest} clients in every sum are honest", "honest": honest}
 
 
 def _for_clients(privacy: Privacy) -> dict[str, Any]:

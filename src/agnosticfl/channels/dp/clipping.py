@@ -3,16 +3,19 @@
 
 Segment s (β^k Δ^k, β^k, L^k, N^k) has a bound C_s on its norm and a share a_s of the whole, with
 Σ_s a_s² ≤ 1: it is clipped to C_s and sent as a_s / C_s times itself. Noise z on the sum is then
-z C_s / a_s in the segment's own unit. A last segment says of each of the four whether it was within
-its bound; its noised sum moves the bounds towards a quantile (Andrew et al. 2021).
+z C_s / a_s in the segment's own unit. A last segment says which bounds a client was within; its
+noised sum moves them towards a quantile (Andrew et al. 2021).
+
+What is bounded is a client's own: n_k Δ^k, n_k = Σ_i N^k_i and L^k, and not what λ makes of them.
+The largest α is sent as 1, so the mean α of its examples, β^k / n_k, is at most 1 and takes β^k Δ^k
+and β^k nowhere beyond the bounds of n_k Δ^k and n_k. Bounds that followed a quantile of β^k Δ^k
+would sink wherever λ leaves most clients, and clip just those who count.
 """
 
 import math
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from agnosticfl.channels.dp.noise import (
     Release,
@@ -25,6 +28,7 @@ from agnosticfl.channels.dp.noise import (
 from agnosticfl.core import tree
 from agnosticfl.core.channel import Adders, Channel, Decoded
 from agnosticfl.core.contribution import ClientSum
+from agnosticfl.core.later import Array, jnp
 from agnosticfl.core.model import Params
 
 MARGIN = 1 - 1e-3  # clipped norms stay this far below their bounds: float32 cannot push them over
@@ -41,16 +45,15 @@ class Segments(NamedTuple):
     beta: Any  # β^k
     loss: Any  # [p] L^k
     count: Any  # [p] N^k
-    within: Any  # [4] ±1/2: whether each of the others was within its bound
+    within: Any  # [3] ±1/2: whether the client was within each bound
 
 
 class ClipBounds(NamedTuple):
-    """C_s, the largest norm of each segment."""
+    """The most of one client."""
 
-    update: Any
-    beta: Any
-    loss: Any
-    count: Any
+    update: Any  # ‖n_k Δ^k‖, and so ‖β^k Δ^k‖
+    loss: Any  # ‖L^k‖
+    count: Any  # n_k, and so β^k and ‖N^k‖
 
 
 class PrivacyState(NamedTuple):
@@ -59,7 +62,7 @@ class PrivacyState(NamedTuple):
     bounds: ClipBounds
     sigma: Array  # of one draw of noise, in units
     units: Array  # of a vector of norm 1
-    within: Array  # [4] Σ of the noised shares since the bounds last moved
+    within: Array  # [3] Σ of the noised shares since the bounds last moved
     rounds: Array  # how many rounds that was
 
 
@@ -76,7 +79,8 @@ FIXED_SHARES = Segments(update=0.76, beta=0.05, loss=0.1, count=0.09, within=0.0
 # Of a client who only reports, and has neither update nor weight.
 REPORT_SHARES = Segments(update=0.0, beta=0.0, loss=0.5, count=0.49, within=0.01)
 FIXED_REPORT_SHARES = Segments(update=0.0, beta=0.0, loss=0.51, count=0.49, within=0.0)
-OTHERS = 0.9  # quantile of the bounds on β^k, L^k and N^k
+OTHERS = 0.9  # quantile of the bounds on L^k and n_k
+LEAST_ALPHA = 1e-6  # where the largest is 1: a client without any weight could not say its Δ^k
 
 
 def follow(quantile: float, noise: float, clients: int, rounds: int) -> Follow | None:
@@ -99,6 +103,7 @@ def private(
     following: Follow | None,
     release: Release,
     reports: bool = False,
+    most_alpha: float = math.inf,
 ) -> Channel:
     """The channel of a differentially private run.
 
@@ -109,6 +114,7 @@ def private(
       following: how the bounds move; None for fixed bounds.
       release: gives the sum its noise.
       reports: whether contributions are reports, without an update.
+      most_alpha: see `Channel`.
     """
     adaptive, fixed = (REPORT_SHARES, FIXED_REPORT_SHARES) if reports else (SHARES, FIXED_SHARES)
     share = Segments(*(math.sqrt(a) for a in (fixed if following is None else adaptive)))
@@ -137,15 +143,27 @@ def private(
         within = noised.within / (MARGIN * share.within * clients) + 0.5
         after = moved(state, within, following)
         report = (
-            {} if reports else {"clip": state.bounds.update * clients, "within_clip": within[0]}
+            {}
+            if reports
+            else {"clip": state.bounds.update / state.bounds.count, "within_clip": within[0]}
         )
         return Decoded(sums, after, report)
 
     def implausible(state: PrivacyState, total: Any, adders: Adders) -> str | None:
         del state
-        return too_long(total, scale, adders.clients) if release is by_clients else None
+        noised = scale if release is by_clients else scale._replace(sigma=0)
+        return too_long(total, noised, adders.clients)
 
-    return Channel(init, encode, lambda message: message, decode, implausible=implausible)
+    return Channel(
+        init,
+        encode,
+        lambda message: message,
+        decode,
+        unit_alpha=True,
+        least_alpha=LEAST_ALPHA,
+        most_alpha=most_alpha,
+        implausible=implausible,
+    )
 
 
 def moved(state: PrivacyState, within: Array, following: Follow) -> PrivacyState:
@@ -155,7 +173,7 @@ def moved(state: PrivacyState, within: Array, following: Follow) -> PrivacyState
     follow it run away. It is averaged until little noise is left of it instead.
     """
     total, rounds = state.within + within, state.rounds + 1
-    wanted = jnp.array([following.quantile, OTHERS, OTHERS, OTHERS])
+    wanted = jnp.array([following.quantile, OTHERS, OTHERS])
     step = STEP * min(following.every, MOST_STEPS)
     now = rounds >= following.every
     factor = jnp.where(now, jnp.exp(-step * (total / rounds.astype(jnp.float32) - wanted)), 1)
@@ -168,18 +186,24 @@ def moved(state: PrivacyState, within: Array, following: Follow) -> PrivacyState
 def unit_vector(bounds: ClipBounds, share: Segments, sums: ClientSum) -> Segments:
     """One client's contribution, of norm at most 1; with share 0, a segment is not sent.
 
-    L^k shrinks as N^k does, so that a client of many examples keeps its mean loss.
+    N^k, β^k and L^k shrink alike, so that a client of many examples keeps its mean loss. Whatever
+    α was sent, β^k / n_k counts as 1 at most: no segment is ever longer than its bound.
     """
-    update, a = clipped(sums.weighted_delta, bounds.update)
-    beta, b = clipped(sums.beta, bounds.beta)
-    count, d = clipped(sums.domain_count, bounds.count)
-    loss, c = clipped(d * sums.domain_loss, bounds.loss)
-    within = jnp.where(jnp.array([a, b, c, d]) < 1, -0.5, 0.5) * (MARGIN * share.within)
-    scales = [MARGIN * s / bound for s, bound in zip(share[:4], bounds, strict=True)]
-    parts = [
-        tree.scale(f, part) for f, part in zip(scales, (update, beta, loss, count), strict=True)
-    ]
-    return Segments(*parts, within=within)
+    size = jnp.sum(sums.domain_count)  # n_k
+    mean_alpha = jnp.minimum(tree.divide(jnp.abs(sums.beta), size), 1)
+    update, a = clipped(sums.weighted_delta, mean_alpha * bounds.update)
+    beta, _ = clipped(sums.beta, mean_alpha * bounds.count)
+    _, c = clipped(size, bounds.count)
+    loss, b = clipped(c * sums.domain_loss, bounds.loss)
+    within = jnp.where(jnp.array([a, b, c]) < 1, -0.5, 0.5) * (MARGIN * share.within)
+    parts = (update, beta, loss, c * sums.domain_count)
+    each = zip(share[:4], of_segments(bounds), parts, strict=True)
+    return Segments(*(tree.scale(MARGIN * s / most, part) for s, most, part in each), within=within)
+
+
+def of_segments(bounds: ClipBounds) -> tuple[Any, Any, Any, Any]:
+    """C_s of β^k Δ^k, β^k, L^k and N^k."""
+    return bounds.update, bounds.count, bounds.loss, bounds.count
 
 
 def clipped(vector: Any, bound: Array) -> tuple[Any, Array]:
@@ -195,18 +219,16 @@ def estimate(bounds: ClipBounds, noise: Array, share: Segments, noised: Segments
     Σβ is at least its noise's standard deviation. A domain whose count is below that of its noise
     is absent, as one without examples is: it would only bring noise divided by noise.
     """
-    scale = ClipBounds(
-        *(
-            b / (MARGIN * s) if s > 0 else jnp.zeros(())
-            for b, s in zip(bounds, share[:4], strict=True)
-        )
+    for_update, for_beta, for_loss, for_count = (
+        most / (MARGIN * s) if s > 0 else jnp.zeros(())
+        for most, s in zip(of_segments(bounds), share[:4], strict=True)
     )
-    count = scale.count * noised.count
-    count = jnp.where(count >= noise * scale.count, count, 0)
-    loss = jnp.where(count > 0, jnp.maximum(scale.loss * noised.loss, 0), 0)
+    count = for_count * noised.count
+    count = jnp.where(count >= noise * for_count, count, 0)
+    loss = jnp.where(count > 0, jnp.maximum(for_loss * noised.loss, 0), 0)
     return ClientSum(
-        weighted_delta=tree.scale(scale.update, noised.update),
-        beta=jnp.maximum(noised.beta, noise) * scale.beta,
+        weighted_delta=tree.scale(for_update, noised.update),
+        beta=jnp.maximum(noised.beta, noise) * for_beta,
         domain_loss=loss,
         domain_count=count,
         left_out=jnp.zeros(()),  # how many clients failed is their secret too

@@ -15,10 +15,10 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-import jax
 import numpy as np
 
 from agnosticfl.channels.dp.noise import Release
+from agnosticfl.core.later import jax
 from agnosticfl.errors import require
 from agnosticfl.privacy.noise_source import NoiseSource
 
@@ -43,6 +43,7 @@ class Strategy(NamedTuple):
     participations: int  # of one client, at most
     separation: int  # rounds from one to the next, at least
     rounds: int
+    rows: int  # of C x, at most, that one round's sum is in
     words: str
 
 
@@ -59,6 +60,7 @@ def find_strategy(kind: str, rounds: int, separation: int) -> Strategy:
             bands = min(separation, rounds, MOST_BANDS)
             found = toeplitz.optimize_banded_toeplitz(n=rounds, bands=bands)
             column = np.maximum.accumulate(np.asarray(found, np.float64)[::-1])[::-1]
+            column, rows = column / np.linalg.norm(column), bands
             memory, words = lambda: _History(column[1:]), f"{bands} bands"
         else:
             module = "jax_privacy.matrix_factorization.buffered_toeplitz"
@@ -72,6 +74,7 @@ def find_strategy(kind: str, rounds: int, separation: int) -> Strategy:
                 [[1.0], (scale * decay ** np.arange(rounds - 1)[:, None]).sum(1)]
             )
             memory, words = lambda: _Buffers(decay, scale), f"{len(decay)} buffers"
+            rows = rounds
         squared = toeplitz.minsep_sensitivity_squared(column, separation, None, rounds)
         inverse = np.asarray(toeplitz.inverse_coef(column, rounds), np.float64)
     return Strategy(
@@ -82,6 +85,7 @@ def find_strategy(kind: str, rounds: int, separation: int) -> Strategy:
         often,
         separation,
         rounds,
+        rows,
         f"{kind}, {words}",
     )
 
@@ -114,6 +118,14 @@ def sensitivity_of(strategy: Strategy, size: int, units: int) -> float:
     """
     of_vectors = strategy.sensitivity * (1 + math.sqrt(size) / (2 * units))
     return of_vectors + math.sqrt(strategy.rounds * size) / (2 * units)
+
+
+def rounding_of_one(strategy: Strategy, size: int, units: int) -> float:
+    """By how much rounding makes one client's part of C x in a single round longer than 1.
+
+    For banded noise, of which C's columns have norm 1.
+    """
+    return (1 + math.sqrt(strategy.rows)) * math.sqrt(size) / (2 * units)
 
 
 class _History:

@@ -10,12 +10,9 @@ on the host (`privacy/`): JAX's generators have neither enough bits nor exact ta
 import math
 from typing import Any, NamedTuple, Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.experimental import io_callback
 
+from agnosticfl.core.later import Array, jax, jnp
 from agnosticfl.errors import check
 from agnosticfl.privacy.accounting import ROUNDED
 from agnosticfl.privacy.discrete import LARGEST_SIGMA
@@ -65,7 +62,7 @@ def by_clients(total: np.ndarray, sigma: np.ndarray) -> np.ndarray:
 
 
 def too_long(total: Any, scale: Scale, clients: int) -> str | None:
-    """Why whole numbers cannot be a noised sum of so many clients; None if they can.
+    """Why whole numbers cannot be the sum of so many clients' noised vectors; None if they can.
 
     Each vector is at most `scale.units` long, but for rounding. The noise of n clients in d numbers
     is longer than σ √n (√d + 10) with a probability below e^−50.
@@ -76,7 +73,8 @@ def too_long(total: Any, scale: Scale, clients: int) -> str | None:
     most = clients * scale.units * (1 + ROUNDED) + noise
     if length <= most:
         return None
-    return f"it is {length / most:.3g} times as long as {clients} clients and their noise can be"
+    whose = f"{clients} clients and their noise" if scale.sigma else f"{clients} clients' vectors"
+    return f"it is {length / most:.3g} times as long as {whose} can be"
 
 
 def to_whole_numbers(vector: Any, units: Array) -> Any:
@@ -86,6 +84,8 @@ def to_whole_numbers(vector: Any, units: Array) -> Any:
 
 def released(release: Release, total: Any, sigma: Array, units: Array) -> Any:
     """The noised sum of vectors, as floating-point numbers."""
+    from jax.experimental import io_callback  # here: a client that only sends needs no JAX
+
     leaves, structure = jax.tree.flatten(total)
     flat = jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
     shape = jax.ShapeDtypeStruct(flat.shape, jnp.float32)

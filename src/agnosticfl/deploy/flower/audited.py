@@ -15,7 +15,7 @@ from agnosticfl.deploy.flower.records import DECLINED, OVER, REQUEST, ROUND, SEC
 from agnosticfl.deploy.node import audit
 from agnosticfl.deploy.node.allowance import Allowance
 from agnosticfl.deploy.node.ledger import Ledger
-from agnosticfl.deploy.private import cost
+from agnosticfl.deploy.private import correlated, cost, separation
 from agnosticfl.deploy.task import FederatedTask
 from agnosticfl.errors import check
 from agnosticfl.runs.config import as_table
@@ -53,6 +53,7 @@ def ledger_of(task: FederatedTask, node: Mapping[str, Any]) -> Ledger | None:
         float(dp["epsilon"]),
         float(dp["delta"]),
         None if most is None else float(most),
+        separation(task.config) if correlated(task.config) else 0,
     )
 
 

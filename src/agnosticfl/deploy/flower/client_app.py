@@ -65,7 +65,8 @@ def client_app(
       policy: whether the client joins a round; by default as its node was started
         (`agnosticfl deploy client --when …`).
       model: what the client evaluates, if it is not one that the task can name (`torch_model(…)`
-        gives one for PyTorch).
+        gives one for PyTorch). Without it, a client with a `contribute` of its own has no metrics
+        in its audit log's lines of training.
     """
     app, place, compute = ClientApp(), Path(folder), contribute or jax_client()
     tasks, holdings, places = Kept[FederatedTask](), Kept[NodeData](), Kept[Any]()
@@ -80,22 +81,26 @@ def client_app(
             _name(context), [place / FILE, *files], lambda: node_data(task, context)
         )
 
-    def declines(context: Context, examples: int, name: str) -> str | None:
+    def declines(message: Message, context: Context, joining: bool, later: int = 0) -> str | None:
+        """Why it takes no part; its conditions (`policy`) are those for joining only."""
         allowed = audited.allowance_of(agreed(), context.node_config)
-        reason = allowed.unwilling(name) or (policy or node_policy(context))(examples)
+        reason = allowed.unwilling(round_name(message, later), round_number(message, later))
+        reason = reason or without_store(context)
+        if reason is None and joining:
+            reason = (policy or node_policy(context))(own_data(context).data.num_examples)
         if reason is not None:
-            LOG.info("not joining: %s", reason)
+            LOG.info("not joining: %s" if joining else "leaving the round: %s", reason)
         return reason
 
-    def declined(context: Context, examples: int, name: str) -> RecordDict | None:
-        reason = declines(context, examples, name)
+    def declined(message: Message, context: Context, joining: bool = True) -> RecordDict | None:
+        reason = declines(message, context, joining)
         noted.update({} if reason is None else {"why": reason})
         return None if reason is None else RecordDict({DECLINED: ConfigRecord()})
 
     def vector(message: Message, context: Context, own: NodeData) -> dict[str, np.ndarray]:
         task = agreed()
-        audited.allowance_of(task, context.node_config).take(round_name(message))
-        t: Any = message.content.config_records[ROUND]["round"]
+        t = round_number(message)
+        audited.allowance_of(task, context.node_config).take(round_name(message), t)
         arrays = to_arrays(message.content.array_records[ARRAYS])
         if (kind := sum_kind(message)) != TRAINING:
             from agnosticfl.deploy.node.evaluate import judged
@@ -114,6 +119,11 @@ def client_app(
         )
         sums = compute(call)
         noted.update(audited.measured(own.data.num_examples, sums))
+        known = model is not None or contribute is None  # what is trained
+        if known and context.node_config.get("audit"):
+            from agnosticfl.deploy.node.evaluate import trained_metrics
+
+            noted["metrics"] = trained_metrics(task.config, model, own.data, call.params)
         return answer(call, sums, below(arrays, "channel_state."))
 
     def train(message: Message, context: Context) -> RecordDict:
@@ -126,15 +136,13 @@ def client_app(
         said: Any = message.content.config_records[ROUND]
         if other := differences(terms(agreed()), said):
             raise Refused("; ".join(other))
-        own = own_data(context)
-        return declined(context, own.data.num_examples, round_name(message)) or RecordDict(
-            {SUM: to_record(vector(message, context, own))}
+        return declined(message, context) or RecordDict(
+            {SUM: to_record(vector(message, context, own_data(context)))}
         )
 
     def join(message: Message, context: Context) -> RecordDict:
         follow_roster(context)
-        examples = own_data(context).data.num_examples
-        return declined(context, examples, round_name(message)) or step(message, context)
+        return declined(message, context) or step(message, context)
 
     def over(message: Message, context: Context) -> RecordDict:
         del context
@@ -149,9 +157,13 @@ def client_app(
         (audited.write_failure if content is None else audited.write)(context, line)
 
     def step(message: Message, context: Context) -> RecordDict:
-        from agnosticfl.deploy.flower.secure_answers import own_member, secure_answer
+        from agnosticfl.deploy.flower.secure_answers import can_decline, own_member, secure_answer
         from agnosticfl.deploy.node.examples import held_domains
 
+        if can_decline(message):
+            leaves = declined(message, context, joining=False)
+            if leaves is not None:
+                return leaves
         task, files = agreed(), _files(context, "roster", "signing-key")
         kind = sum_kind(message)
         own = places.get(
@@ -170,15 +182,14 @@ def client_app(
             if kind != TRAINING:  # sums of each domain by itself: none has more weight than others
                 return vector(message, context, data), task.domains
             alpha = to_arrays(message.content.array_records[ARRAYS])["alpha"]
-            if task.config.dp is not None:  # noise covers each client, whatever has weight
+            if own.agreement.honest:  # their noise covers each client, whatever has weight
                 return vector(message, context, data), consent.any_weight(alpha, task.domains)
             least = float((task.config.secure or {}).get("least_alpha", 0))
             weighty = consent.weighty(alpha, task.domains, least)
             return vector(message, context, data), weighty
 
-        def declines_next() -> str | None:
-            examples = own_data(context).data.num_examples
-            return declines(context, examples, round_name(message, 1))
+        def declines_next(joining: bool) -> str | None:
+            return declines(message, context, joining, 1)
 
         memory = Path(str(context.node_config["memory"]))
         return secure_answer(own, memory, message, work, declines_next)
@@ -239,11 +250,16 @@ def round_name(message: Message, later: int = 0) -> str:
     Of a round of secure sums it opens one, however often that is tried; in the clear each answer
     counts, since the server can read each. Sums of other kinds have numbers of their own.
     """
-    asked = message.content.config_records[ROUND]
-    t: Any = asked["round"]
-    kind = sum_kind(message)
-    name = str(t + later) if kind == TRAINING else f"{kind} {t}"
-    return name if SECURE in message.content else f"{name} {asked['token']}"
+    kind, t = sum_kind(message), round_number(message, later)
+    name = str(t) if kind == TRAINING else f"{kind} {round_number(message)}"
+    token = message.content.config_records[ROUND]["token"]
+    return name if SECURE in message.content else f"{name} {token}"
+
+
+def round_number(message: Message, later: int = 0) -> int:
+    """t, of this round or one of the next."""
+    t: Any = message.content.config_records[ROUND]["round"]
+    return t + later
 
 
 def _name(context: Context) -> tuple[Any, ...]:
@@ -254,6 +270,12 @@ def _name(context: Context) -> tuple[Any, ...]:
 def _files(context: Context, *names: str) -> list[Path]:
     """The files that a node was started with, of those names."""
     return [Path(str(context.node_config[n])) for n in names if n in context.node_config]
+
+
+def without_store(context: Context) -> str | None:
+    """That the node's store was taken away; None if it is there."""
+    gone = [str(path) for path in _files(context, "data") if not path.exists()]
+    return f"its store is not there: {gone[0]}" if gone else None
 
 
 def follow_roster(context: Context) -> None:

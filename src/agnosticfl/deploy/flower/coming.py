@@ -82,6 +82,11 @@ class Coming:
         return self._preparation.dropped if self._preparation else {}
 
     @property
+    def declined(self) -> Collection[int]:
+        """Clients that have joined, and do not want to take part any more."""
+        return self._preparation.declined if self._preparation else ()
+
+    @property
     def cheated(self) -> Mapping[int, str]:
         """Clients that sent what no honest client sends, and what it was."""
         return self._preparation.cheated if self._preparation else {}
@@ -94,14 +99,21 @@ class Coming:
     def receive(self, node: int, reply: bytes) -> None:
         """Takes the reply of a node."""
         if self._preparation is not None:
-            place_of = {other: place for place, other in self.nodes.items()}
-            self._preparation.receive(place_of.get(node, -1), reply)
+            self._preparation.receive(self._place(node), reply)
             return
         try:
             self._joining[node] = joining(self.agreement, self._question, reply)
         except Refused as error:
             fields = {"node": node, "client": str(node), "why": str(error)}
             LOG.warning(f"{JOIN}: client %(client)s is refused: %(why)s", fields)
+
+    def decline(self, node: int) -> None:
+        """Takes it that a node does not want to take part; before it has joined that is nothing."""
+        if self._preparation is not None:
+            self._preparation.decline(self._place(node))
+
+    def _place(self, node: int) -> int:
+        return next((place for place, other in self.nodes.items() if other == node), -1)
 
     def advance(self) -> None:
         """Goes on with those who replied; `Refused` if they are too few."""

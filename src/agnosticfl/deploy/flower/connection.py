@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flower's own connection of a node to its server, as our clients use it.
 
-Fleet protocol, node key, TLS, heartbeats and retries are Flower's. What is taken from its inside is
+Fleet protocol, node key, TLS and retries are Flower's. What is taken from its inside is
 in this file, for the version that is pinned; `tests/deploy/test_warm.py` fails if it changes.
 """
 
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from flwr.app import Message
 
+from agnosticfl.deploy.flower.alive import Lively
 from agnosticfl.deploy.keys import read_node_key
 from agnosticfl.errors import BadInput
 
@@ -47,6 +48,7 @@ def _not_let_in(_code: int, message: str = "") -> NoReturn:
 
 
 _http.flwr_exit = _not_let_in
+_http.FleetHttpClient = Lively
 
 
 @contextlib.contextmanager

@@ -15,18 +15,22 @@ What is used of Flower's inside is in this file, for the version that is pinned;
 """
 
 import asyncio
+import binascii
 import importlib
+import threading
+from base64 import b64decode
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
+from agnosticfl.deploy.flower.alive import Alive
 from agnosticfl.deploy.flower.mail import Mail, Receiver
+from agnosticfl.deploy.flower.sparing import sparing
 
 HOLD = 20.0  # seconds that a client waits for a message in one request; Flower's clients give it 30
 SOON = 1.0  # seconds that the run waits for replies: of lost clients only Flower's own answer tells
 PASSED = 3  # of so many requests in vain, one gets Flower's own answer
 TIMES = 5  # that something is given again to who does not confirm it: it may be what he cannot read
-MANY = 10_000  # nodes to remember that of; those forgotten are asked about once more
 MOST = 2**20  # bytes of a request that is held
 
 FLEET, RUNTIME = "/v1/fleet/pull-messages", "/v1/runtime/pull-messages"
@@ -36,14 +40,22 @@ _factory: Any = importlib.import_module("flwr.server.superlink.linkstate.linksta
 _fleet: Any = importlib.import_module("flwr.proto.fleet_pb2")
 _runtime: Any = importlib.import_module("flwr.proto.runtime_pb2")
 _media: str = importlib.import_module("flwr.supercore.protobuf.constants").PROTOBUF_MEDIA_TYPE
+_key: str = importlib.import_module("flwr.supercore.constant").FLEET_HTTP_PUBLIC_KEY_HEADER
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
+Nodes: TypeAlias = dict[bytes, int]  # a node's public key -> its number
 
-def delivering(mail: Mail) -> type:
-    """Flower's state of a SuperLink that tells `mail` what it takes in and gives away."""
-    base: Any = _sql.SqlLinkState
+
+def delivering(mail: Mail, nodes: Nodes, alive: Alive) -> type:
+    """Flower's state of a SuperLink that tells `mail` what it takes in and gives away.
+
+    Args:
+      nodes: filled with those that have asked for something, and asked in the place of the state.
+      alive: told who signs off.
+    """
+    base: Any = sparing(_sql.SqlLinkState)
 
     class Delivering(base):
         def __init__(self, *args: Any, **options: Any):
@@ -84,6 +96,41 @@ def delivering(mail: Mail) -> type:
             mail.fetched(node_id, taken or before)
             return found
 
+        def get_node_id_by_public_key(self, public_key: bytes) -> int | None:
+            node = nodes.get(public_key)
+            if node is None:
+                with self.session():  # so that nothing is removed in between
+                    node = super().get_node_id_by_public_key(public_key)
+                    if node is not None:
+                        nodes[public_key] = node
+            return node
+
+        def delete_node(self, owner_aid: str, node_id: int) -> None:
+            with self.session():
+                super().delete_node(owner_aid, node_id)
+                for key in [key for key, node in list(nodes.items()) if node == node_id]:
+                    del nodes[key]
+
+        def acknowledge_nodes(self, node_ids: Sequence[int], interval: float) -> None:
+            """What `acknowledge_node_heartbeat` does, for many nodes at once."""
+            table, now = _sql.NodeModel, _sql.now()
+            before = (table.status != _sql.NodeStatus.ONLINE, now.isoformat())
+            changes = {
+                "online_until": now.timestamp() + _sql.HEARTBEAT_PATIENCE * interval,
+                "heartbeat_interval": interval,
+                "last_activated_at": _sql.case(before, else_=table.last_activated_at),
+                "status": _sql.NodeStatus.ONLINE,
+            }
+            own = table.node_id.in_([_sql.uint64_to_int64(node) for node in node_ids])
+            known = table.status != _sql.NodeStatus.UNREGISTERED
+            with self.session() as session:
+                session.execute(_sql.update(table).where(own, known).values(**changes))
+
+        def deactivate_node(self, node_id: int) -> bool:
+            alive.left(node_id)
+            left: bool = super().deactivate_node(node_id)
+            return left
+
         def get_message_res(self, message_ids: set[str], run_id: int) -> list[Any]:
             found: list[Any] = super().get_message_res(message_ids, run_id)
             for reply in found:
@@ -111,10 +158,24 @@ def delivering(mail: Mail) -> type:
 
 
 class Hold:
-    """An ASGI application in front of Flower's: who asks for messages waits here for them."""
+    """An ASGI application in front of Flower's: who asks for messages waits here for them.
 
-    def __init__(self, app: Any, mail: Mail, hold: float = HOLD, soon: float = SOON):
-        self.app, self.mail, self.hold, self.soon = app, mail, hold, soon
+    A node waits for its own only. Whoever asks in another's name is Flower's to refuse, at once: an
+    answer that comes when there is a message would tell him when the other one is asked. That the
+    key in a request's head is the sender's own was checked by the gate.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        mail: Mail,
+        nodes: Nodes,
+        alive: Alive,
+        hold: float = HOLD,
+        soon: float = SOON,
+    ):
+        self.app, self.mail, self.nodes, self.alive = app, mail, nodes, alive
+        self.hold, self.soon = hold, soon
         self._in_vain: dict[int, int] = {}  # requests of a node since Flower answered one
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -128,34 +189,41 @@ class Hold:
         elif path == RUNTIME:
             await self._wait(_replies(body), self.soon, receive)
             await self.app(scope, _again(body, receive), send)
-        elif await self._worth(_node(body), receive):
+        elif await self._worth(self._own(scope, body), receive):
             await self.app(scope, _again(body, receive), send)
         else:
             await _answer(send, 200)  # nothing: a `PullMessagesResponse` with no message
 
+    def _own(self, scope: Mapping[str, Any], body: bytes) -> int | None:
+        """Who asks for messages; None if that is not the node of the key, or not known to be."""
+        node = _node(body)
+        return node if node is not None and self.nodes.get(_public_key(scope)) == node else None
+
     async def _worth(self, node: int | None, receive: Receive) -> bool:
         """Whether Flower may have a message for a node, after a time; now and then, in any case."""
-        if node is None or self._in_vain.get(node, PASSED) >= PASSED:
-            self._note(node, 0)
+        if node is None:
             return True
-        if await self._wait([node], self.hold, receive):
+        times = self._in_vain.get(node, PASSED)
+        if times >= PASSED:
+            self.alive.looked(node)
+            self._in_vain[node] = 0
             return True
-        self._note(node, self._in_vain[node] + 1)
-        return False
+        found = await self._wait([node], self.hold, receive)
+        if found is None:
+            return False
+        self.alive.looked(node)
+        self._in_vain[node] = times if found else times + 1
+        return found
 
-    def _note(self, node: int | None, times: int) -> None:
-        if node is not None:
-            if len(self._in_vain) >= MANY:  # any client may say any number, before Flower checks it
-                self._in_vain.clear()
-            self._in_vain[node] = times
-
-    async def _wait(self, receivers: Iterable[Receiver], seconds: float, receive: Receive) -> bool:
-        """Until something is here for one of them, or whoever asks is gone."""
+    async def _wait(
+        self, receivers: Iterable[Receiver], seconds: float, receive: Receive
+    ) -> bool | None:
+        """Whether something is here for one of them, after a time; None if who asks is gone."""
         arrived = asyncio.ensure_future(self.mail.wait(list(receivers), seconds))
         gone = asyncio.ensure_future(receive())  # what comes after the body is the end
         try:
             await asyncio.wait({arrived, gone}, return_when=asyncio.FIRST_COMPLETED)
-            return arrived.done() and arrived.result()
+            return arrived.result() if arrived.done() else None
         finally:
             arrived.cancel()
             gone.cancel()
@@ -190,6 +258,15 @@ async def _answer(send: Send, status: int) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
+def _public_key(scope: Mapping[str, Any]) -> bytes:
+    """The key that a request comes with; empty if there is none, of which no node is known."""
+    found = [value for name, value in scope["headers"] if name == _key.encode()]
+    try:
+        return b64decode(found[0], validate=True) if len(found) == 1 else b""
+    except binascii.Error:
+        return b""
+
+
 def _node(body: bytes) -> int | None:
     """Who asks for messages; None if Flower must say what is wrong with the request."""
     try:
@@ -210,12 +287,15 @@ def install(module: Any, mail: Mail) -> None:
     """Puts `Delivering` and `Hold` into Flower's SuperLink, whose main module is given."""
     import uvicorn
 
-    _factory.SqlLinkState = delivering(mail)
+    nodes, alive = Nodes(), Alive()
+    _factory.SqlLinkState = delivering(mail, nodes, alive)
     create, shutdown = module.create_app, uvicorn.Server.shutdown
 
     def create_app(*args: Any, **options: Any) -> Any:
         app = create(*args, **options)
-        app.add_middleware(Hold, mail=mail)
+        app.add_middleware(Hold, mail=mail, nodes=nodes, alive=alive)
+        state = app.state.linkstate_factory.state()
+        threading.Thread(target=alive.keep_writing, args=[state], daemon=True).start()
         return app
 
     async def ending(server: Any, sockets: Any = None) -> None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from agnosticfl.channels.dp import Privacy
 from agnosticfl.core.channel import Channel, message_shapes
 from agnosticfl.core.contribution import ChannelState, Total, report_shapes
 from agnosticfl.core.evaluate import Evaluation
@@ -74,14 +75,16 @@ def federated_judge(config: Config, model: Model, data: Splits, ask: Ask) -> Jud
     return judge
 
 
-def federated_reports(config: Config, data: Splits, ask: Ask) -> Reporters:
+def federated_reports(
+    config: Config, data: Splits, ask: Ask, privacy: Privacy | None = None
+) -> Reporters:
     """The same clients, whose losses on what they hold out move λ."""
     like = report_shapes(data.train.num_domains)
-    channel = build_report_channel(config, config.clients_per_round)(like)
+    channel = build_report_channel(config, config.clients_per_round, privacy)(like)
     way = Way(channel, message_shapes(channel, like))
 
     def total(params: Params, state: ChannelState, t: int) -> Total:
-        del state  # this channel has none
+        del state  # fixed bounds and noise, which stand in the task, or none
         return ask(t, params, way)
 
     return Reporters(lambda t: t, total, config.clients_per_round, channel, lambda _: None)  # type: ignore[arg-type]

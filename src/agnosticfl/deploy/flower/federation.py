@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from agnosticfl.deploy.flower.records import DECLINED, ROUND
-from agnosticfl.deploy.task import EVALUATION, NO_PROGRESS, TRAINING
+from agnosticfl.deploy.task import EVALUATION, NO_PROGRESS, TRAINING, sum_called
 from agnosticfl.errors import check
 from agnosticfl.secagg.graph import waited_for
 
@@ -97,6 +97,11 @@ class Attempt(NamedTuple):
     token: str
     kind: str = TRAINING
 
+    @property
+    def called(self) -> str:
+        """What the log calls it."""
+        return sum_called(self.kind, self.round)
+
 
 def select(
     grid: Grid,
@@ -137,8 +142,7 @@ def say(
 ) -> None:
     """A line of the log whose fields are read, too (`seeing.keeping` says by whom and which)."""
     own = {"event": event, "round": attempt.round, "attempt": attempt.number, "kind": attempt.kind}
-    what = "round" if attempt.kind == TRAINING else attempt.kind
-    LOG.log(level, f"{what} %(round)d: {words}", {**own, **fields})
+    LOG.log(level, f"{attempt.called}: {words}", {**own, **fields})
 
 
 def request(node: int, kind: str, content: RecordDict, seconds: float) -> Message:
@@ -268,13 +272,14 @@ def _foreign(content: RecordDict, attempt: Attempt) -> str | None:
     return None
 
 
-def until_done(policy: RoundPolicy, t: int, play: Callable[[Attempt], T]) -> T:
+def until_done(
+    policy: RoundPolicy, t: int, play: Callable[[Attempt], T], kind: str = TRAINING
+) -> T:
     """Plays round t until it is not abandoned, at most `policy.attempts` times."""
-    for number in range(1, policy.attempts + 1):
+    called, most = sum_called(kind, t), policy.attempts
+    for number in range(1, most + 1):
         try:
-            return play(Attempt(t, number, secrets.token_hex(16)))
+            return play(Attempt(t, number, secrets.token_hex(16), kind))
         except Abandoned as reason:
-            LOG.warning(
-                "round %d abandoned (attempt %d of %d): %s", t, number, policy.attempts, reason
-            )
-    raise NoProgress(f"{NO_PROGRESS}: round {t} was abandoned {policy.attempts} times")
+            LOG.warning("%s abandoned (attempt %d of %d): %s", called, number, most, reason)
+    raise NoProgress(f"{NO_PROGRESS}: {called} was abandoned {most} times")

@@ -11,7 +11,7 @@ from agnosticfl.deploy.npy import array_from
 ROUND = "round"  # which attempt at which round a message belongs to
 ARRAYS = "arrays"  # w, α and the state of the channel
 SUM = "sum"  # what a client adds to the sum: one vector, as `wire.pack` makes it
-DECLINED = "declined"  # instead of a contribution, from a client that does not join
+DECLINED = "declined"  # instead of an answer, from a client that does not take part
 OVER = "over"  # that the run has ended, and how
 SECURE, REQUEST = "secure", "message"  # the bytes of a message of a secure round
 AHEAD = "ahead"  # beside it: those of a message of the next round, or why there is no answer to it

@@ -19,7 +19,15 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from agnosticfl.deploy import wire
 from agnosticfl.deploy.agree import agreement_of, of_kind
-from agnosticfl.deploy.flower.records import AHEAD, ARRAYS, REQUEST, ROUND, SECURE, to_arrays
+from agnosticfl.deploy.flower.records import (
+    AHEAD,
+    ARRAYS,
+    DECLINED,
+    REQUEST,
+    ROUND,
+    SECURE,
+    to_arrays,
+)
 from agnosticfl.deploy.keys import read_signing_key
 from agnosticfl.deploy.node import consent
 from agnosticfl.deploy.roster import read_roster
@@ -29,7 +37,10 @@ from agnosticfl.files import sync
 from agnosticfl.secagg import member as protocol
 from agnosticfl.secagg.agreement import Agreement, Member, member
 from agnosticfl.secagg.memory import IDLE, State, dump, load
-from agnosticfl.secagg.messages import Join, Refused, Sum, kind_of
+from agnosticfl.secagg.messages import Boxes, Join, Peers, Refused, Setup, Sum, kind_of
+
+# What a client is asked between its joining and its vector: until then it can still decline.
+BEFORE_VECTOR = [kind.__name__ for kind in (Setup, Peers, Boxes)]
 
 
 def member_settings(
@@ -84,7 +95,7 @@ def secure_answer(
     memory: Path,
     message: Message,
     work: Callable[[int], tuple[Mapping[str, np.ndarray], Collection[str]]],
-    declines: Callable[[], str | None] = lambda: None,
+    declines: Callable[[bool], str | None] = lambda _: None,
 ) -> RecordDict:
     """The answer to one request of a secure round, or `Refused`.
 
@@ -95,7 +106,8 @@ def secure_answer(
       memory: the file in which this client keeps what it must remember.
       work: number of clients in the round -> its contribution, packed, if it is asked for, and the
         domains with weight in it.
-      declines: why it does not join the next round; None if it does.
+      declines: whether it is asked to join the next round, or has -> why it takes no part in that;
+        None if it does.
     """
     t: Any = message.content.config_records[ROUND]["round"]
 
@@ -120,6 +132,11 @@ def secure_answer(
     return RecordDict({SECURE: ConfigRecord(replies)})
 
 
+def can_decline(message: Message) -> bool:
+    """Whether a message of a secure round is one at which a client that joined can still leave."""
+    return kind_of(_request(message.content.config_records[SECURE], REQUEST)) in BEFORE_VECTOR
+
+
 def _request(record: ConfigRecord, name: str) -> bytes:
     request = record[name]
     check(isinstance(request, bytes), "the request of a secure round is not in bytes")
@@ -127,12 +144,12 @@ def _request(record: ConfigRecord, name: str) -> bytes:
 
 
 def _ahead(
-    own: Member, state: State, request: bytes, now: int, declines: Callable[[], str | None]
+    own: Member, state: State, request: bytes, now: int, declines: Callable[[bool], str | None]
 ) -> tuple[State, bytes | str]:
     """The answer to a request of the next round, or why there is none."""
     try:
-        if kind_of(request) == Join.__name__ and declines() is not None:
-            return state, "it does not join"  # why is nobody's business
+        if declines(kind_of(request) == Join.__name__) is not None:
+            return state, DECLINED  # why is nobody's business
         return protocol.answer(own, state, request, now)
     except Refused as error:
         return state, f"refused: {error}"

@@ -10,7 +10,9 @@ one is prepared with the same messages (`coming`), so that three exchanges are l
 that fails, or a round did, the next one begins with all six.
 
 Who is lost in any of these steps is left out of the sum, or taken out of it, as long as enough are
-left; if not, the attempt is abandoned and the round tried again, with new keys. A client helps to
+left; if not, the attempt is abandoned and the round tried again, with new keys. Where too few are
+left because some have declined who had joined, the round is prepared anew within the same attempt:
+nothing went wrong, and nobody is to blame. A client helps to
 open one sum of a round only, so a sum is kept as soon as it is open, and a round that is lost while
 it is being opened is given up: the model stays as it was.
 """
@@ -44,8 +46,16 @@ from agnosticfl.deploy.flower.federation import (
     select,
     stamp,
 )
-from agnosticfl.deploy.flower.records import AHEAD, ARRAYS, REQUEST, ROUND, SECURE, to_record
-from agnosticfl.deploy.flower.standing import Standing
+from agnosticfl.deploy.flower.records import (
+    AHEAD,
+    ARRAYS,
+    DECLINED,
+    REQUEST,
+    ROUND,
+    SECURE,
+    to_record,
+)
+from agnosticfl.deploy.flower.standing import Standing, who_left
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy, Way
 from agnosticfl.deploy.flower.willing import Looking
 from agnosticfl.deploy.task import EVALUATION, TRAINING
@@ -93,6 +103,13 @@ class SecureStrategy(AgnosticStrategy):
             f"over-selection {policy.over_selection} asks {asked} clients, and the numbers of a sum"
             f" have room for {room}; make the app with --set secure.most_clients={asked}",
         )
+        # Noise that later rounds take back asks for rounds between two of one client. Nobody is
+        # asked beyond those who are needed, since their turn would be lost.
+        correlated = self.privacy.strategy if self.privacy else None
+        self._apart = correlated.separation if correlated else 0
+        self._took: dict[int, int] = {}  # node -> the last round it was asked for its vector in
+        if correlated:
+            self.policy = self.policy._replace(over_selection=1.0)
         self.kind = TRAINING  # of the sums
         self._next: Coming | None = None  # the next round, if it was prepared
         # Beside the run folder: if this process dies now, clients will not open this sum again.
@@ -149,10 +166,30 @@ class SecureStrategy(AgnosticStrategy):
         bits: int,
     ) -> np.ndarray:
         """The sum of one secure round."""
-        self.standing.follow(attempt.round)
-        coming = self._prepared(grid, attempt)
+        self.standing.follow(attempt)
         sent = wire.digest(attempt.round, arrays)
-        opening = Opening(coming.prepared, attempt.round, length, short, bits, sent)  # type: ignore[arg-type]
+        looking = Looking(self.policy, attempt)
+        total = None
+        while total is None:
+            coming = self._prepared(grid, attempt, looking)
+            self._took |= dict.fromkeys(coming.nodes.values(), attempt.round)
+            opening = Opening(coming.prepared, attempt.round, length, short, bits, sent)  # type: ignore[arg-type]
+            total = self._opened(grid, told, arrays, attempt, looking, coming, opening)
+        if not self._apart:  # a sum that has no noise yet is nowhere but in memory
+            write_bytes(self._kept, self._name(attempt.round, sent) + total.tobytes())
+        return total
+
+    def _opened(
+        self,
+        grid: Grid,
+        told: Broadcast,
+        arrays: dict[str, np.ndarray],
+        attempt: Attempt,
+        looking: Looking,
+        coming: Coming,
+        opening: Opening,
+    ) -> np.ndarray | None:
+        """The sum of a round that is prepared; None if it has to be prepared anew."""
         following = self._following(grid, attempt)
         self._note_asked(attempt)
         try:
@@ -162,21 +199,20 @@ class SecureStrategy(AgnosticStrategy):
         except (Refused, Abandoned) as error:
             self._end(grid, coming, attempt)
             self._end(grid, following, attempt)
+            if looking.anew(who_left(coming, opening), str(error)):
+                return None
             self.standing.learn(coming, opening, attempt)
             if not opening.unmasked:
                 raise Abandoned(str(error)) from None
             # The sum was open, or nearly: no client would open another one of this round.
-            LOG.warning("round %d is given up, the model stays: %s", attempt.round, error)
-            total = np.zeros(length, "<u4")
-        else:
-            self.standing.learn(coming, opening, attempt, well=True)
-            LOG.info("round %d: secure sum of %d clients", attempt.round, len(opening.survivors))
-            total: np.ndarray = opening.total  # type: ignore[assignment]
-            self._next = following
-        write_bytes(self._kept, self._name(attempt.round, sent) + total.tobytes())
-        return total
+            LOG.warning("%s is given up, the model stays: %s", attempt.called, error)
+            return np.zeros(opening.length, "<u4")
+        self.standing.learn(coming, opening, attempt, well=True)
+        LOG.info("%s: secure sum of %d clients", attempt.called, len(opening.survivors))
+        self._next = following
+        return opening.total
 
-    def _prepared(self, grid: Grid, attempt: Attempt) -> Coming:
+    def _prepared(self, grid: Grid, attempt: Attempt, looking: Looking) -> Coming:
         """A round that is ready for its sum: one that was prepared ahead, or another."""
         ahead, self._next = self._next, None
         if ahead is not None and ahead.agreement == self.agreement:
@@ -184,20 +220,23 @@ class SecureStrategy(AgnosticStrategy):
             if ahead.prepared and not ahead.nodes.keys() & self.standing.cheats.named:
                 return ahead
         self._end(grid, ahead, attempt)
-        coming = self._joined(grid, attempt)
-        try:
-            while coming.requests:
-                self._ask(grid, coming, attempt)
-        except (Refused, Abandoned) as error:
-            self._end(grid, coming, attempt)
-            self.standing.learn(coming, None, attempt)
-            raise Abandoned(str(error)) from None
-        self.standing.note(coming.cheated, attempt)
-        return coming
+        while True:
+            coming = self._joined(grid, attempt, looking)
+            try:
+                while coming.requests:
+                    self._ask(grid, coming, attempt)
+            except (Refused, Abandoned) as error:
+                self._end(grid, coming, attempt)
+                if looking.anew(who_left(coming), str(error)):
+                    continue
+                self.standing.learn(coming, None, attempt)
+                raise Abandoned(str(error)) from None
+            self.standing.note(coming.cheated, attempt)
+            return coming
 
-    def _joined(self, grid: Grid, attempt: Attempt) -> Coming:
+    def _joined(self, grid: Grid, attempt: Attempt, looking: Looking) -> Coming:
         """A round that enough clients have joined. Until then nobody has lost anything."""
-        known, looking = self.standing.left_out, Looking(self.policy, attempt)
+        known = self.standing.left_out | self._resting(attempt.round)
         while True:
             asked = select(grid, self.policy, self.config.seed, attempt, known, looking.unwilling)
             coming = self._coming(asked, attempt)
@@ -214,12 +253,17 @@ class SecureStrategy(AgnosticStrategy):
         last = self.kind != TRAINING or attempt.round >= self.agreement.rounds
         if last or self.standing.searching:
             return None
-        after, known = Attempt(attempt.round + 1, 1, attempt.token), self.standing.left_out
+        after = Attempt(attempt.round + 1, 1, attempt.token)
+        known = self.standing.left_out | self._resting(after.round)
         try:
             asked = select(grid, self.policy._replace(wait=0), self.config.seed, after, known)
         except Abandoned:
             return None
         return self._coming(asked, after)
+
+    def _resting(self, t: int) -> set[int]:
+        """The nodes whose last round is too near to round t."""
+        return {node for node, last in self._took.items() if last < t < last + self._apart}
 
     def _coming(self, asked: Collection[int], attempt: Attempt) -> Coming:
         def admit(nodes: dict[int, int]) -> dict[int, int]:
@@ -269,6 +313,8 @@ class SecureStrategy(AgnosticStrategy):
         before = set(coming.dropped)
         for reply in gathered.replies:
             coming.receive(reply.metadata.src_node_id, _bytes(reply.content))
+        for node in gathered.declined:
+            coming.decline(node)
         coming.advance()
         self._say_dropped(coming.dropped, before, attempt)
 
@@ -349,9 +395,16 @@ class SecureStrategy(AgnosticStrategy):
                 content = reply.content.config_records[SECURE].get(AHEAD)
             if following and isinstance(content, bytes):
                 following.receive(node, content)
-            elif isinstance(content, str):
+            elif following and isinstance(content, str):
+                if content == DECLINED:
+                    following.decline(node)
                 fields = {"node": node, "client": str(node), "why": content}
                 say(attempt, "next", "client %(client)s is not in the next one: %(why)s", fields)
+        for node in gathered.declined:
+            if node in place_of:
+                opening.decline(place_of[node])
+            if following:
+                following.decline(node)
         opening.advance()
         self._say_dropped(opening.dropped, before, attempt)
         if following and following.requests:

@@ -55,7 +55,7 @@ class Standing:
         self._last = max(self._last + 1, time.time_ns() // 10**6)
         return self._last
 
-    def follow(self, t: int) -> None:
+    def follow(self, attempt: Attempt) -> None:
         """Goes on with another roster, if there is one: members came, went or have new keys.
 
         Who cheated stays left out, wherever it stands now.
@@ -65,7 +65,7 @@ class Standing:
             new, members = self.latest()
             check_agreement(new)
         except BadInput as error:
-            LOG.warning("round %d: the roster stays as it was: %s", t, error)
+            LOG.warning("%s: the roster stays as it was: %s", attempt.called, error)
             return
         if new == old:
             return
@@ -75,7 +75,8 @@ class Standing:
         named = self.cheats.named.items()
         stay = {keys[old.roster[at]]: why for at, why in named if old.roster[at] in keys}
         self.cheats = blame.Blame(named=stay)
-        LOG.info("round %d: from now on with the roster %s", t, new.terms.get("roster", ""))
+        name = new.terms.get("roster", "")
+        LOG.info("%s: from now on with the roster %s", attempt.called, name)
 
     def admitted(
         self, nodes: dict[int, int], policy: RoundPolicy, seed: int, attempt: Attempt
@@ -87,7 +88,7 @@ class Standing:
             draw = (seed, attempt.round, attempt.number)
             choice = blame.left_out(known, nodes, needed, draw, self.members)
             if choice.why:
-                LOG.warning("round %d: %s", attempt.round, choice.why)
+                LOG.warning("%s: %s", attempt.called, choice.why)
             nodes = {place: node for place, node in nodes.items() if place not in choice.out}
         if len(nodes) < needed:
             raise Refused(f"{len(nodes)} clients join, and {needed} are needed")
@@ -99,7 +100,7 @@ class Standing:
         """Remembers what a round says of its clients, whether it ended well or failed.
 
         Cheating counts for the whole run. A client that is only lost is left out of the next
-        attempt, and is welcome again after the next sum.
+        attempt, and is welcome again after the next sum. Who declined is to blame for nothing.
         """
         cheated = {**coming.cheated, **(opening.cheated if opening else {})}
         self.note(cheated, attempt)
@@ -118,7 +119,8 @@ class Standing:
             known = blame.failed(known, opening.doubtful)
         elif not cheated:
             dropped = {**coming.dropped, **(opening.dropped if opening else {})}
-            self.losses = blame.failed(self.losses, dropped or nodes)
+            declined = {*coming.declined, *(opening.declined if opening else ())}
+            self.losses = blame.failed(self.losses, dropped or nodes.keys() - declined)
         self._name(known, attempt)
 
     def note(self, cheated: Mapping[int, str], attempt: Attempt) -> None:
@@ -139,3 +141,19 @@ class Standing:
         for place, why in sorted(reasons.items()):
             fields = {"client": self.members[place], "why": why}
             say(attempt, "lost", "client %(client)s %(why)s", fields, logging.WARNING)
+
+
+def who_left(coming: Coming, opening: Opening | None = None) -> set[int]:
+    """The nodes that declined after they had joined; none if a round has more to be learnt from.
+
+    That somebody cheated is to be remembered, and who has helped to open a sum does not again.
+    """
+    if coming.cheated:
+        return set()
+    places = set(coming.declined)
+    if opening is not None:
+        shown = opening.cheated, opening.contradictions, opening.doubtful, opening.unmasked
+        if any(shown):
+            return set()
+        places |= opening.declined
+    return {coming.nodes[place] for place in places}

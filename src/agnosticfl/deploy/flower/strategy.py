@@ -81,7 +81,9 @@ class AgnosticStrategy(Strategy):
         self.terms = dict(terms or {})
         self.data, self.model = data, model or MODELS.build(config.model, "model")
         sums = contribution_shapes(self.model, data.train.num_domains)
-        self.privacy = None if config.dp is None else privacy_of(config, sums, self.sums_asked)
+        self.privacy = (
+            None if config.dp is None else privacy_of(config, sums, self.sums_asked, server=True)
+        )
         self.channel = build_channel(config, self.privacy)(sums)
         self.message = message_shapes(self.channel, sums)  # the shapes of what a client sends
         self.total = jax.eval_shape(self.channel.summand, self.message)  # and of their sum
@@ -131,7 +133,8 @@ class AgnosticStrategy(Strategy):
         if config.evaluation_by == "clients":
             judge = federated_judge(config, self.model, self.data, self._asking(grid, EVALUATION))
             if config.weights_follow == "heldout":
-                reports = federated_reports(config, self.data, self._asking(grid, REPORT))
+                ask = self._asking(grid, REPORT)
+                reports = federated_reports(config, self.data, ask, self.privacy)
         built = assemble(
             config,
             self.model,
@@ -161,10 +164,8 @@ class AgnosticStrategy(Strategy):
             other = self.asking(kind, number, way)
             sent = Broadcast(params, jnp.zeros(self.data.train.num_domains))
 
-            def play(attempt: Attempt) -> Total:
-                return other.attempt(grid, sent, attempt._replace(kind=kind))
-
-            return until_done(self.policy, number, play)
+            play = functools.partial(other.attempt, grid, sent)
+            return until_done(self.policy, number, play, kind)
 
         return ask
 
@@ -198,6 +199,7 @@ class AgnosticStrategy(Strategy):
 
         looking = Looking(self.policy, attempt)
         gathered = gather_willing(looking, ask, lambda: list(grid.get_node_ids()))
+        LOG.info("%s: %d reports", attempt.called, len(gathered.replies))
         total, _ = self.aggregate_train(attempt.round, gathered.replies)
         sums = wire.unpack(to_arrays(total), self.total)
         why = self.implausible(sent, sums, len(gathered.replies))
@@ -225,12 +227,12 @@ class AgnosticStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
         """The sum of what clients sent (not yet a model: that is `agnostic_round`'s to make)."""
+        del server_round
         summands = [
             self.channel.summand(wire.unpack(to_arrays(_sum(reply.content)), self.message))
             for reply in replies
         ]
         number = len(summands)
-        LOG.info("round %d: %d reports", server_round, number)
         if number < self.policy.minimum:
             raise Abandoned(f"{number} reports came, and {self.policy.minimum} are needed")
         total = jax.tree.map(lambda *leaves: sum(leaves[1:], start=leaves[0]), *summands)

@@ -8,20 +8,22 @@ loopback, which every user of the machine reaches, and Flower knows neither a pa
 socket in the file system. But the kernel knows whose a local connection is.
 """
 
+import functools
 import importlib
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
+import uvicorn
+
 from agnosticfl.deploy.flower.delivering import install
 from agnosticfl.deploy.flower.mail import Mail
+from agnosticfl.deploy.flower.sparing import taking_turns, with_own_layers
+from agnosticfl.deploy.local_user import Place, own
 from agnosticfl.deploy.seeing.logs import TextLines
 
-TABLE = Path("/proc/net/tcp")
-LOOKS = 3  # for a connection in it
+IDLE = 75  # seconds that a connection stays without a request: longer than the gate keeps it
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -29,16 +31,16 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 class OwnUser:
     """An ASGI application behind which no other user of the machine gets.
 
-    Where there is no such table (that is, not on Linux) it lets everybody through.
+    Args:
+      own: whether this user has the first end of a connection to the second.
     """
 
-    def __init__(self, app: Any, table: Path = TABLE):
-        self.app, self.table = app, table
-        self.open = not table.exists()  # to everybody
+    def __init__(self, app: Any, own: Callable[[Place, Place], bool] = own):
+        self.app, self.own = app, own
         self.known = WeakSet[Any]()  # connections of this user
 
     async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Send) -> None:
-        if scope["type"] == "lifespan" or self.open or self.admitted(scope, receive):
+        if scope["type"] == "lifespan" or self.admitted(scope, receive):
             await self.app(scope, receive, send)
             return
         headers = [(b"content-length", b"0"), (b"connection", b"close")]
@@ -46,51 +48,32 @@ class OwnUser:
         await send({"type": "http.response.body", "body": b""})
 
     def admitted(self, scope: Mapping[str, Any], receive: Any) -> bool:
-        """Whether this user has the connection, by the table once: that takes milliseconds.
+        """Whether this user has the connection, for which the kernel is asked once.
 
         Uvicorn's `receive` belongs to an object that knows the flow control of its connection, of
         which there is one for as long as that lasts, and so long it has one owner. Where there is
-        none, the table is read for each request.
+        none, the kernel is asked at each request.
         """
         connection = getattr(getattr(receive, "__self__", None), "flow", None)
         if connection is not None and connection in self.known:
             return True
-        own = self.own(scope)
-        if own and connection is not None:
+        admitted = self.own(scope["client"], scope["server"])
+        if admitted and connection is not None:
             self.known.add(connection)
-        return own
-
-    def own(self, scope: Mapping[str, Any]) -> bool:
-        """Whether this user has the other end of the connection.
-
-        The kernel gives a long table in pieces, between which lines may move: one that is not found
-        is looked for again.
-        """
-        for _ in range(LOOKS):
-            found = owner(self.table.read_text(), scope["client"], scope["server"])
-            if found is not None:
-                return found == os.getuid()
-        return False
-
-
-def owner(table: str, client: tuple[str, int], server: tuple[str, int]) -> int | None:
-    """Whose the socket `client` is that is connected to `server`, by the kernel's table."""
-    start = table.find(f": {_place(*client)} {_place(*server)} ")
-    if start < 0:
-        return None
-    return int(table[start : table.find("\n", start)].split()[7])
-
-
-def _place(host: str, port: int) -> str:
-    """An address and a port as the kernel writes them: the bytes of the address backwards."""
-    return f"{bytes(map(int, host.split('.')))[::-1].hex().upper()}:{port:04X}"
+        return admitted
 
 
 def main() -> None:
-    """Flower's own `flower-superlink`, with `OwnUser` around it, and `delivering`."""
+    """Flower's own `flower-superlink`, with `OwnUser` around it, and `delivering`.
+
+    It keeps connections: to make one takes longer than to answer a request.
+    """
     module: Any = importlib.import_module("flwr.superlink.main")
     command: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
     install(module, Mail())
+    module._get_middleware = with_own_layers(module._get_middleware)
+    database: Any = importlib.import_module("flwr.supercore.sql_mixin").SqlMixin
+    database.session = taking_turns(database.session)
     theirs = module.create_app
     for handler in logging.getLogger("flwr").handlers:
         handler.setFormatter(TextLines())
@@ -101,6 +84,7 @@ def main() -> None:
         return app
 
     module.create_app = create_app
+    uvicorn.run = functools.partial(uvicorn.run, timeout_keep_alive=IDLE)
     command.flower_superlink()
 
 

@@ -3,7 +3,7 @@
 
     python -m agnosticfl.deploy.flower.warm SETTINGS
 
-The connection is Flower's own (fleet protocol, node key, TLS, heartbeats, retries). Flower's
+The connection is Flower's own (fleet protocol, node key, TLS, retries). Flower's
 SuperNode sleeps for three seconds between two looks for messages and starts two processes for each;
 here the client's own app is loaded once, before the first message, and keeps its examples and what
 it compiled. Nothing else is ever loaded: the server's bundle of code is not even asked for.
@@ -37,10 +37,11 @@ from agnosticfl.deploy.flower.connection import (
 from agnosticfl.deploy.flower.own_app import OwnApp
 from agnosticfl.deploy.node.pace import Pace
 from agnosticfl.deploy.node.reach import Reached, Waiting, reach
-from agnosticfl.deploy.node.settings import Settings, from_json
+from agnosticfl.deploy.node.settings import Settings
 from agnosticfl.deploy.seeing.health import ANSWERED
 from agnosticfl.deploy.served import Served, unlike
 from agnosticfl.deploy.task import FILE, read_task
+from agnosticfl.deploy.told import from_json
 from agnosticfl.errors import one_line_errors
 
 LOG = logging.getLogger("flwr")
@@ -134,7 +135,7 @@ def main(text: str, wait: Callable[[Settings, Waiting], str] | None = None) -> N
     Args:
       wait: returns when the server lets the client in, or with why it never will.
     """
-    settings = from_json(text)
+    settings = from_json(text, Settings, "the client's")
     _log_with_times()
     answers, requests = Answers(), logging.getLogger("httpx")
     requests.addHandler(answers)

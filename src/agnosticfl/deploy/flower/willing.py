@@ -17,11 +17,13 @@ class Looking:
 
     Attributes:
       unwilling: nodes that were asked and take no part just now; they are asked last.
+      left: nodes that had joined a secure round and declined before they gave anything.
     """
 
     def __init__(self, policy: RoundPolicy, attempt: Attempt):
         self.policy, self.attempt = policy, attempt
         self.unwilling: set[int] = set()
+        self.left: set[int] = set()
         self._begun = time.monotonic()
 
     def again(
@@ -32,7 +34,7 @@ class Looking:
         waited = time.monotonic() - self._begun
         if waited >= self.policy.wait:
             return False
-        about = f"round {self.attempt.round}: {why}"
+        about = f"{self.attempt.called}: {why}"
         if set(connected) - self.unwilling - set(willing):
             LOG.info("%s; others are asked", about)
             return True
@@ -45,6 +47,19 @@ class Looking:
         time.sleep(pause)
         self.unwilling = set()  # from the beginning: all have an equal chance to be asked
         return True
+
+    def anew(self, left: Collection[int], why: str) -> bool:
+        """Whether to prepare a round anew without those who left it: if one has for the first time.
+
+        Each may once in an attempt; who joins and leaves again and again is as good as lost.
+        """
+        new = set(left) - self.left
+        self.left |= new
+        self.unwilling |= new
+        if new:
+            words = "%s: %s; %d had joined and take no part now, so it is prepared anew"
+            LOG.info(words, self.attempt.called, why, len(new))
+        return bool(new)
 
 
 # (those that have answered, those that are asked last) -> what came of it.

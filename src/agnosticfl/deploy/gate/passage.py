@@ -44,7 +44,7 @@ class Passage(NamedTuple):
     requests: Buckets  # of addresses
     calls: Buckets  # of clients
     busy: Counter[str]  # requests of each client that are under way
-    superlink: httpx.AsyncClient
+    way: Callable[[str], httpx.AsyncClient]  # that a client's requests take to the SuperLink
     refusals: Refusals
     served: Path  # the file with what the server says of itself
 
@@ -58,7 +58,7 @@ class Passage(NamedTuple):
                     if scope["path"] == CHECK:
                         await self.tell(name, answer)
                     else:
-                        await self.forward(scope, receive, answer)
+                        await self.forward(scope, receive, answer, self.way(name))
         except Refused as refused:
             place = quoted(scope.get("raw_path") or scope["path"])
             self.refusals.note(address, f"{refused.status} {place}: {refused.why}")
@@ -109,14 +109,20 @@ class Passage(NamedTuple):
         await answer.go_on(content)
         await answer.end()
 
-    async def forward(self, scope: Mapping[str, Any], receive: Receive, answer: "Answer") -> None:
+    async def forward(
+        self,
+        scope: Mapping[str, Any],
+        receive: Receive,
+        answer: "Answer",
+        superlink: httpx.AsyncClient,
+    ) -> None:
         """Hands a request on and its answer back, with no more than a piece of either in memory."""
         headers = chosen(scope["headers"], REQUEST_HEADERS)
         body = Body(receive)
-        request = self.superlink.build_request(
+        request = superlink.build_request(
             METHOD, scope["path"], headers=headers, content=body.pieces()
         )
-        response = await self.superlink.send(request, stream=True)
+        response = await superlink.send(request, stream=True)
         try:
             back = chosen(response.headers.raw, RESPONSE_HEADERS)
             await answer.begin(response.status_code, back if body.whole else [*back, CLOSE])

@@ -11,6 +11,7 @@ import resource
 import ssl
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ from agnosticfl.deploy.gate.members import LOOK, Members
 from agnosticfl.deploy.gate.passage import Passage
 from agnosticfl.deploy.gate.refusals import Refusals
 from agnosticfl.deploy.gate.running import as_process, say, serve, web_server
-from agnosticfl.deploy.gate.settings import Settings, from_json
+from agnosticfl.deploy.gate.settings import Settings
 from agnosticfl.deploy.node.kept import Version, versions
+from agnosticfl.deploy.told import from_json
 from agnosticfl.errors import BadInput
 
-KEPT = 3.0  # seconds that an idle connection to the SuperLink stays: that ends it after five
+KEPT = 60.0  # seconds that an idle connection to the SuperLink stays: that ends it after 75
 SPARE = 64  # files beside connections
 
 
@@ -73,23 +75,34 @@ class Certificate:
         return versions([self.keys / "server.pem", self.keys / "server.key"])
 
 
-def superlink_client(settings: Settings) -> httpx.AsyncClient:
-    """The way to the SuperLink, by TLS: another program may have taken its port."""
-    return httpx.AsyncClient(
-        base_url=f"https://{settings.superlink}",
-        verify=ssl.create_default_context(cafile=settings.authority),
-        headers={"accept-encoding": "identity"},
-        timeout=httpx.Timeout(settings.limits.request_seconds, connect=20.0),
-        limits=httpx.Limits(
-            max_connections=settings.limits.connections,  # so that none waits
-            max_keepalive_connections=settings.limits.connections,  # nor is made anew
-            keepalive_expiry=KEPT,
-        ),
-        trust_env=False,  # no proxy lies between
-    )
+def ways_to_superlink(settings: Settings) -> Callable[[str], httpx.AsyncClient]:
+    """Each client's way to the SuperLink, by TLS: another program may have taken its port.
+
+    Connections are kept for each client apart: of those that are kept together, httpx looks at all
+    for each request, which takes longer than the request where a thousand clients wait.
+    """
+    tls = ssl.create_default_context(cafile=settings.authority)
+    most = settings.limits.node_requests
+
+    @functools.cache
+    def way(_client: str) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=f"https://{settings.superlink}",
+            verify=tls,
+            headers={"accept-encoding": "identity"},
+            timeout=httpx.Timeout(settings.limits.request_seconds, connect=20.0),
+            limits=httpx.Limits(
+                max_connections=most,  # so that none waits
+                max_keepalive_connections=most,  # nor is made anew
+                keepalive_expiry=KEPT,
+            ),
+            trust_env=False,  # no proxy lies between
+        )
+
+    return way
 
 
-def configured(settings: Settings, superlink: httpx.AsyncClient) -> uvicorn.Config:
+def configured(settings: Settings, way: Callable[[str], httpx.AsyncClient]) -> uvicorn.Config:
     """The gate as Uvicorn runs it."""
     limits, keys, refusals = settings.limits, Path(settings.keys), Refusals(say)
     desk = Desk(limits)
@@ -99,7 +112,7 @@ def configured(settings: Settings, superlink: httpx.AsyncClient) -> uvicorn.Conf
         Buckets(limits.address_rate),
         Buckets(limits.node_rate),
         Counter(),
-        superlink,
+        way,
         refusals,
         Path(settings.served),
     )
@@ -119,9 +132,9 @@ def allow_files(wanted: int) -> None:
 
 def main(text: str) -> None:
     """Serves until a signal ends it."""
-    settings = from_json(text)
+    settings = from_json(text, Settings, "the gate's")
     allow_files(2 * settings.limits.connections + SPARE)
-    serve(configured(settings, superlink_client(settings)), "the gate")
+    serve(configured(settings, ways_to_superlink(settings)), "the gate")
 
 
 if __name__ == "__main__":

@@ -23,11 +23,11 @@ class Allowance(NamedTuple):
     consent: Path | None = None  # the file with the names of runs that are allowed
     ledger: Ledger | None = None  # of its privacy, if the run is private
 
-    def unwilling(self, name: str) -> str | None:
-        """Why the client takes no part in the round of that name; None if it may."""
+    def unwilling(self, name: str, t: int = 0) -> str | None:
+        """Why the client takes no part in the round of that name and number; None if it may."""
         if self.consent is not None and self.run not in consented(self.consent):
             return f"its operator has not written {self.run} into {self.consent}"
-        spent = None if self.ledger is None else self.ledger.unwilling()
+        spent = None if self.ledger is None else self.ledger.unwilling(t)
         if spent is not None or not self.most_rounds or self.taken is None:
             return spent
         before = taken(self.taken).get(self.run, [])
@@ -35,15 +35,15 @@ class Allowance(NamedTuple):
             return None
         return f"it took part in {len(before)} rounds of {self.run}, the most its operator allows"
 
-    def take(self, name: str) -> None:
+    def take(self, name: str, t: int = 0) -> None:
         """Writes down a round before its work is done; `BadInput` if it is not allowed.
 
-        In a private run each time is charged, also that of an attempt at the same round.
+        If clients add noise, each time is charged, also that of an attempt at the same round.
         """
-        reason = self.unwilling(name)
+        reason = self.unwilling(name, t)
         check(reason is None, str(reason))
         if self.ledger is not None:
-            self.ledger.charge()
+            self.ledger.charge(t)
         if not self.most_rounds or self.taken is None:
             return
         known = taken(self.taken)

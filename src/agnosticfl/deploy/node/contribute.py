@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from agnosticfl.core.federated import FederatedData
-from agnosticfl.errors import check, require
+from agnosticfl.deploy.node import noised
+from agnosticfl.errors import require
 from agnosticfl.runs.config import Config, most_clients
 
 if TYPE_CHECKING:
@@ -87,16 +88,19 @@ def _program(call: Call) -> Contribute:
 def answer(call: Call, sums: "ClientSum", state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A contribution as it goes through the channel of the run, whose state is `state`.
 
-    One that was made in NumPy goes there without JAX, and becomes the same numbers.
+    One that was made in NumPy goes there without JAX, and becomes the same numbers; under
+    differential privacy that holds for all.
     """
     update, in_numpy = sums.weighted_delta, isinstance(sums.beta, np.ndarray)
     if in_numpy and isinstance(update, dict) and update.keys() == call.params.keys():
         # By names, in the order in which the server has them: "layers.2" before "layers.10".
         sums = sums._replace(weighted_delta=[update[name] for name in call.params])
-    if in_numpy and call.config.dp is None:
+    if call.config.dp is not None:
+        return noised.private_answer(call.config, sums, state)
+    if in_numpy:
         place = Place(call.seed, call.round, call.client)
         return answer_in_numpy(call.config, place, sums, state, call.config.compress)
-    jax: Any = require("jax", "noise of a client that trains with PyTorch", "deploy")
+    import jax
 
     from agnosticfl.core import tree
     from agnosticfl.core.channel import ENCODE
@@ -104,29 +108,9 @@ def answer(call: Call, sums: "ClientSum", state: Mapping[str, np.ndarray]) -> di
     from agnosticfl.deploy import wire
     from agnosticfl.runs.build import build_channel
 
-    like = jax.eval_shape(lambda: sums)
-    if call.config.dp is not None:
-        return _private_answer(call, sums, like, state)
-    channel = build_channel(call.config, None)(like)
+    channel = build_channel(call.config, None)(jax.eval_shape(lambda: sums))
     key = jax.random.fold_in(client_key(call.seed, call.round, call.client), ENCODE)
     return wire.pack(channel.encode(tree.from_named(state, channel.init()), sums, key))
-
-
-def _private_answer(
-    call: Call, sums: "ClientSum", like: "ClientSum", state: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """The same under differential privacy: clipped and noised as the client's own task says."""
-    import jax
-
-    from agnosticfl.core.contribution import usable
-    from agnosticfl.deploy.node.noised import check_state, with_noise
-    from agnosticfl.deploy.private import privacy_of
-
-    privacy = privacy_of(call.config, like)
-    channel = privacy.channel(like)
-    own = check_state(channel, state)
-    no_key = jax.random.key(0)  # nothing is rounded at random
-    return with_noise(channel.encode(own, usable(sums), no_key), privacy.scale)
 
 
 class Place(NamedTuple):
@@ -151,7 +135,6 @@ def answer_in_numpy(
     from agnosticfl.deploy import wire
     from agnosticfl.runs.judging import bounds_of
 
-    check(config.dp is None, "dp: in NumPy there is no noise yet")
     key = threefry.key(place.seed)
     for number in (place.number, place.client, ENCODE):
         key = threefry.fold_in(key, number)

@@ -15,12 +15,13 @@ import numpy as np
 from agnosticfl.channels.in_numpy import usable
 from agnosticfl.core import tree
 from agnosticfl.core.contribution import ClientSum
-from agnosticfl.core.evaluate import Evaluation, measurer
-from agnosticfl.core.federated import FederatedData
+from agnosticfl.core.evaluate import Evaluation, Values, full_evaluator, measurer, metric_readings
+from agnosticfl.core.federated import FederatedData, only_rows
 from agnosticfl.core.later import jax
-from agnosticfl.core.model import Model
+from agnosticfl.core.model import Model, Params
 from agnosticfl.core.tally import Form, Tally, form_of, tally, told
 from agnosticfl.deploy import wire
+from agnosticfl.deploy.node import noised
 from agnosticfl.deploy.node.contribute import Place, answer_in_numpy
 from agnosticfl.deploy.private import tally_noise
 from agnosticfl.deploy.task import EVALUATION, REPORT
@@ -33,6 +34,8 @@ from agnosticfl.runs.questions import num_questions, split_asked
 from agnosticfl.secagg.messages import Refused
 
 LOG = logging.getLogger("flwr")
+
+MOST = 4096  # examples that metrics are measured on for the audit log's lines of training
 
 
 class Asked(NamedTuple):
@@ -83,8 +86,7 @@ def judged(
     }
     if not asks[kind]:
         raise Refused(f"the task has no {kind} {number}")
-    measured = _named_model(msgspec.json.encode(config.model)) if model is None else model
-    measured = _measuring(measured, config.precision)
+    measured = measured_model(config, model)
     asked = Asked(config, kind, number, measured, own.kept, params, own.seed, own.number)
     figures = measure(asked)
     LOG.info(in_words(asked, figures))
@@ -94,6 +96,40 @@ def judged(
     others = {name: value for name, value in found.overall.items() if name != "loss"}
     noted = {"examples": sum(found.examples), "loss": found.overall["loss"], "metrics": others}
     return encoded(asked, figures), noted
+
+
+def trained_metrics(
+    config: Config, model: Model | None, data: FederatedData, params: dict[str, np.ndarray]
+) -> Values:
+    """Metrics of w on the examples that it is about to be trained with, for the audit log.
+
+    It takes one look at these, or at `MOST` of them, and none if the model has no metric but its
+    loss. They are for the client's operator: nothing of them leaves, and no trouble with them keeps
+    the client from its work.
+    """
+    try:
+        measured, number = measured_model(config, model), data.num_examples
+        if number == 0 or len(metric_readings(measured, data)) == 1:
+            return {}
+        rows = np.zeros(number, bool)
+        rows[np.linspace(0, number - 1, min(number, MOST)).astype(int)] = True
+        some = data if rows.all() else only_rows(data, rows)
+        run = full_evaluator(measured, some, min(config.evaluation_batch_size, some.num_examples))
+        found = run(_of_model(measured, params)).overall
+        return {name: value for name, value in found.items() if name != "loss"}
+    except Exception:
+        LOG.exception("the metrics for this client's audit log cannot be measured")
+        return {}
+
+
+def measured_model(config: Config, model: Model | None = None) -> Model:
+    """The model as it is measured.
+
+    Args:
+      model: in the place of the one that the task names.
+    """
+    named = _named_model(msgspec.json.encode(config.model)) if model is None else model
+    return _measuring(named, config.precision)
 
 
 @functools.cache  # what is compiled for a model is found again by the model itself
@@ -116,12 +152,16 @@ def measure(asked: Asked) -> Figures:
     form = form_of(model, data if data is not None else next(iter(asked.kept.values())))
     own = form.zeros
     if data is not None and data.num_examples > 0:
-        params = asked.params
-        if not model.eager:
-            params = tree.from_named(params, jax.eval_shape(model.init, jax.random.key(0)))
         batch = asked.config.evaluation_batch_size
-        own = tally(form, measurer(model, data, batch)(params))
+        own = tally(form, measurer(model, data, batch)(_of_model(model, asked.params)))
     return Figures(own, told(form, own), form)
+
+
+def _of_model(model: Model, params: dict[str, np.ndarray]) -> Params:
+    """w as the model has it."""
+    if model.eager:
+        return params
+    return tree.from_named(params, jax.eval_shape(model.init, jax.random.key(0)))
 
 
 def encoded(asked: Asked, figures: Figures) -> dict[str, np.ndarray]:
@@ -131,20 +171,14 @@ def encoded(asked: Asked, figures: Figures) -> dict[str, np.ndarray]:
         none = np.zeros((), np.float32)
         place = Place(asked.seed, asked.number, asked.client)
         own = usable(ClientSum({}, none, loss, count, none))  # type: ignore[arg-type]
+        if asked.config.dp is not None:
+            return noised.private_answer(asked.config, own, None)
         return answer_in_numpy(asked.config, place, own, {})
     clients = most_clients(asked.config)
-    if asked.config.dp is not None:
-        return _private(asked, figures, clients)
-    channel = build_tally_channel(asked.config, figures.form, clients)
-    return wire.pack(channel.encode((), figures.own, None))  # type: ignore[arg-type]
-
-
-def _private(asked: Asked, figures: Figures, clients: int) -> dict[str, np.ndarray]:
-    from agnosticfl.deploy.node.noised import with_noise  # here: it needs JAX
-
-    noise = tally_noise(asked.config, figures.form.readings)
+    noise = None if asked.config.dp is None else tally_noise(asked.config, figures.form.readings)
     channel = build_tally_channel(asked.config, figures.form, clients, noise)
-    return with_noise(channel.encode((), figures.own, None), noise.scale)  # type: ignore[arg-type]
+    message = channel.encode((), figures.own, None)  # type: ignore[arg-type]
+    return wire.pack(message) if noise is None else noised.with_noise(message, noise.scale)
 
 
 def in_words(asked: Asked, figures: Figures) -> str:

@@ -3,10 +3,6 @@
 
 from typing import NamedTuple
 
-import msgspec
-
-from agnosticfl.errors import BadInput
-
 LONGEST = 3.0  # seconds between two looks for a message, when none came for a while
 MOST = 3600.0  # that these may be
 
@@ -20,15 +16,3 @@ class Settings(NamedTuple):
     app: str  # the folder of the client's own app
     config: dict[str, str | int]  # what the app is told of this node
     longest: float = LONGEST
-
-
-def as_json(settings: Settings) -> str:
-    return msgspec.json.encode(settings).decode()
-
-
-def from_json(text: str) -> Settings:
-    """The inverse of `as_json`, or `BadInput`."""
-    try:
-        return msgspec.json.decode(text, type=Settings)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise BadInput(f"the client's settings cannot be read: {error}") from None

@@ -7,7 +7,7 @@ same fields make the status, so nothing is told twice and the rounds know of no 
     waiting     round, kind, attempt, connected, needed   for enough clients
     stage       round, kind, attempt, stage, asked        messages are out
     answers     the same, came, seconds                   and their answers are in
-    lost        round, client, why                        a client that does not stay to the end
+    lost        round, kind, client, why                  a client that does not stay to the end
     evaluation  bytes_down, bytes_up                      by clients is done
     round       round, record                             is done
 """
@@ -39,7 +39,7 @@ from agnosticfl.deploy.seeing.status import (
     round_of,
     write,
 )
-from agnosticfl.deploy.task import TRAINING, FederatedTask
+from agnosticfl.deploy.task import TRAINING, FederatedTask, sum_called
 from agnosticfl.errors import BadInput
 from agnosticfl.files import read_json
 from agnosticfl.runs.records import Record, bytes_of, read_records
@@ -94,7 +94,7 @@ def _at(status: Status, fields: Fields, now: float, stage: str, asked: int) -> S
     return msgspec.structs.replace(
         status,
         phase=PLAYING,
-        asking="" if kind == TRAINING else f"{kind} {fields['round']}",
+        asking="" if kind == TRAINING else sum_called(kind, fields["round"]),
         attempt=fields["attempt"],
         stage=stage,
         stage_begun=now,
@@ -103,13 +103,14 @@ def _at(status: Status, fields: Fields, now: float, stage: str, asked: int) -> S
 
 
 def _lost(status: Status, fields: Fields, now: float) -> Status:
-    """A client counts once in a round, with all reasons that were given for it."""
-    name = (fields["round"], fields["client"])
-    before = [lost for lost in status.lost if (lost.round, lost.client) == name]
+    """A client counts once in a sum, with all reasons that were given for it."""
+    round, client, kind = fields["round"], fields["client"], fields.get("kind", TRAINING)
+    name = (kind, round, client)
+    before = [lost for lost in status.lost if (lost.kind, lost.round, lost.client) == name]
     others = [lost for lost in status.lost if lost not in before]
     known = [why for lost in before for why in lost.why.split("; ")]
     reasons = dict.fromkeys([*known, fields["why"]])
-    lost = Lost(now, *name, "; ".join(reasons)[:LONGEST])
+    lost = Lost(now, round, client, "; ".join(reasons)[:LONGEST], kind)
     return msgspec.structs.replace(
         status,
         lost=(*others, lost)[-LINES:],

@@ -111,7 +111,7 @@ def _parts(view: View) -> Iterable[str]:
         table = _table(("stage", "answers", "took"), rows)
         yield _section("stages", "Stages of the last round", table)
     if status is not None:
-        lost = [Line(e.time, f"round {e.round}: {e.client} {e.why}") for e in status.lost]
+        lost = [Line(e.time, f"{e.during}: {e.client} {e.why}") for e in status.lost]
         yield _section("lost", "Clients that were lost", _list(lost))
         yield _section("errors", "The last errors", _list(status.errors))
     yield _section("said", "What the server said", _list(view.server.said))

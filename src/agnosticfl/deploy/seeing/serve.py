@@ -13,15 +13,13 @@ import binascii
 import functools
 import hashlib
 import hmac
-import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import uvicorn
 
-from agnosticfl.deploy.flower.superlink import TABLE, owner
 from agnosticfl.deploy.gate.desk import Desk
 from agnosticfl.deploy.gate.door import Door, Hall
 from agnosticfl.deploy.gate.limits import Buckets, Limits, neighbourhood
@@ -29,10 +27,12 @@ from agnosticfl.deploy.gate.passage import Answer, Headers, Receive, Send
 from agnosticfl.deploy.gate.refusals import Refusals, Refused
 from agnosticfl.deploy.gate.running import as_process, say, serve, web_server
 from agnosticfl.deploy.gate.serve import Certificate
+from agnosticfl.deploy.local_user import Place, own
 from agnosticfl.deploy.seeing.page import page, policy
 from agnosticfl.deploy.seeing.prometheus import TYPE, metrics
-from agnosticfl.deploy.seeing.settings import PageSettings, from_json, read_password
+from agnosticfl.deploy.seeing.settings import PageSettings, read_password
 from agnosticfl.deploy.seeing.status import View, view
+from agnosticfl.deploy.told import from_json
 from agnosticfl.errors import BadInput, quoted
 
 # Somebody looks at it now and then: far less than clients ask of the gate.
@@ -65,7 +65,7 @@ class Page:
 
     Args:
       password: that a request must come with; None if the server's own user may look.
-      table: of the kernel's connections, by which that user is known.
+      own: whether the server's user has the first end of a connection to the second.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class Page:
         password: str | None,
         refusals: Refusals,
         desk: Desk | None = None,
-        table: Path = TABLE,
+        own: Callable[[Place, Place], bool] = own,
     ):
-        self.settings, self.refusals, self.desk, self.table = settings, refusals, desk, table
+        self.settings, self.refusals, self.desk, self.own = settings, refusals, desk, own
         self.secret = None if password is None else _digest(password.encode())
         self.requests, self.guesses = Buckets(LIMITS.address_rate), Buckets(GUESSES)
 
@@ -122,13 +122,11 @@ class Page:
     def _admit_user(self, scope: Mapping[str, Any], headers: list[tuple[bytes, bytes]]) -> None:
         """Only this user, and no page of another site that made up a name for this machine."""
         hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
-        own = (f"{self.settings.host}:{self.settings.port}", f"localhost:{self.settings.port}")
-        if len(hosts) != 1 or hosts[0] not in own:
+        names = (f"{self.settings.host}:{self.settings.port}", f"localhost:{self.settings.port}")
+        if len(hosts) != 1 or hosts[0] not in names:
             raise Refused(404, "another host name")
-        if self.table.exists():
-            whose = owner(self.table.read_text(), scope["client"], scope["server"])
-            if whose != os.getuid():
-                raise Refused(403, "for the user that serves; --password FILE opens it to others")
+        if not self.own(scope["client"], scope["server"]):
+            raise Refused(403, "for the user that serves; --password FILE opens it to others")
 
     async def give(
         self,
@@ -187,7 +185,7 @@ def configured(settings: PageSettings) -> uvicorn.Config:
 
 def main(text: str) -> None:
     """Serves until a signal ends it."""
-    serve(configured(from_json(text)), "the page")
+    serve(configured(from_json(text, PageSettings, "the page's")), "the page")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ import ipaddress
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from agnosticfl.errors import BadInput, check
 
 SHORTEST, LONGEST = 12, 1024  # characters of a password
@@ -21,18 +19,6 @@ class PageSettings(NamedTuple):
     state: str  # the folder that the server keeps its status in
     keys: str = ""  # the folder with server.pem and server.key; with a password there is TLS
     password: str = ""  # the file; empty on loopback, for the server's own user
-
-
-def as_json(settings: PageSettings) -> str:
-    return msgspec.json.encode(settings).decode()
-
-
-def from_json(text: str) -> PageSettings:
-    """The inverse of `as_json`, or `BadInput`."""
-    try:
-        return msgspec.json.decode(text, type=PageSettings)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise BadInput(f"the page's settings cannot be read: {error}") from None
 
 
 def address_of(settings: PageSettings) -> str:

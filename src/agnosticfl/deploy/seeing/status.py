@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import psutil
 
+from agnosticfl.deploy.task import TRAINING, sum_called
 from agnosticfl.errors import BadInput, check
 from agnosticfl.files import write_json
 
@@ -40,9 +41,15 @@ class Lost(msgspec.Struct, frozen=True):
     """A client that did not take part to the end, and why as far as the server knows."""
 
     time: float
-    round: int
+    round: int  # of an evaluation, the number of its question
     client: str
     why: str
+    kind: str = TRAINING  # of the sum
+
+    @property
+    def during(self) -> str:
+        """What it was lost in."""
+        return sum_called(self.kind, self.round)
 
 
 class Line(msgspec.Struct, frozen=True):

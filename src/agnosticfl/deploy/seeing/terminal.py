@@ -75,10 +75,10 @@ def _of_run(view: View, status: Status) -> Iterable[RenderableType]:
         yield table
     if status.lost:
         yield _title("who was lost last")
-        table = Table("time", "round", "client", "why")
+        table = Table("time", "during", "client", "why")
         for lost in status.lost[-SHOWN:]:
-            why = Text(lost.why)
-            table.add_row(words.moment(lost.time), str(lost.round), Text(lost.client), why)
+            when = words.moment(lost.time)
+            table.add_row(when, lost.during, Text(lost.client), Text(lost.why))
         yield table
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from agnosticfl.deploy.flower.pinned import SUPERNODE, write_launcher
-from agnosticfl.deploy.gate.settings import Settings, as_json
+from agnosticfl.deploy.gate.settings import Settings
 from agnosticfl.deploy.node import settings as node
-from agnosticfl.deploy.seeing import settings as page
 from agnosticfl.deploy.seeing.settings import PageSettings
+from agnosticfl.deploy.told import as_json
 
 CONNECTION = "federation"  # what Flower's configuration calls the one SuperLink it knows
 PATIENCE = 60.0  # seconds for a process to start or to stop
@@ -121,7 +121,7 @@ def gate_command(settings: Settings) -> list[str]:
 
 def page_command(settings: PageSettings) -> list[str]:
     """The page on which a server can be looked at."""
-    return [sys.executable, "-m", "agnosticfl.deploy.seeing.serve", page.as_json(settings)]
+    return [sys.executable, "-m", "agnosticfl.deploy.seeing.serve", as_json(settings)]
 
 
 def client_command(
@@ -146,7 +146,7 @@ def client_command(
     settings = node.Settings(
         link.address, str(link.authority), str(key), str(app), dict(node_config), longest
     )
-    return [sys.executable, "-m", WARM, node.as_json(settings)]
+    return [sys.executable, "-m", WARM, as_json(settings)]
 
 
 def supernode_command(

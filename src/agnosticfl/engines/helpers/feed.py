@@ -2,6 +2,7 @@
 """How examples reach the device: all of them once, or a cohort's at a time, ahead of its round."""
 
 import functools
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -49,12 +50,14 @@ def on_device(data: FederatedData) -> Pool:
 def last_kept() -> MakePool:
     """The same for several engines in turn: the next one with the same data finds it there."""
     last: list[Any] = []  # features, domains and pool
+    lock = threading.Lock()
 
     def pool(data: FederatedData) -> Pool:
-        if not (last and last[0] is data.examples and last[1] is data.domain):
-            last.clear()  # first: there may be no room for both
-            last.extend((data.examples, data.domain, on_device(data)))
-        return last[2]
+        with lock:
+            if not (last and last[0] is data.examples and last[1] is data.domain):
+                last.clear()  # first: there may be no room for both
+                last.extend((data.examples, data.domain, on_device(data)))
+            return last[2]
 
     return pool
 
