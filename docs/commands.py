@@ -16,8 +16,8 @@ from agnosticfl.cli.commands import app
 PAGE = Path(__file__).with_name("commands.md")
 TOP = """# Commands
 
-Made by `python docs/commands.py` from the program. `agnosticfl COMMAND --help` says the same in a terminal. Bad input gets one line and exit status 2;
-a run that was stopped by Ctrl-C ends with 130.
+Made by `python docs/commands.py` from the program; `agnosticfl COMMAND --help` says the same in a
+terminal. Bad input gets one line and exit status 2; a run that was stopped by Ctrl-C ends with 130.
 """
 
 
@@ -45,31 +45,25 @@ def _entry(name: str, command: click.Command) -> str:
         options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
         usage = " ".join([name, *map(_usage, arguments), *["[options]"] * bool(options)])
         parts.append(f"```\n{usage}\n```\n")
-        if options or arguments:
-            rows = [*map(_argument, arguments), *map(_option, options)]
-            parts.append("\n".join(["| | | default |", "|---|---|---|", *rows]) + "\n")
+        if options:
+            rows = "\n".join(map(_option, options))
+            parts.append(f"| option | what it says | default |\n|---|---|---|\n{rows}\n")
     return "\n".join(part for part in parts if part)
 
 
 def _words(text: str | None) -> str:
-    """A docstring as Markdown: paragraphs stay, indented examples become code."""
+    """A docstring as Markdown, up to where Typer's help ends."""
     return re.sub(r"\f.*", "", text or "", flags=re.DOTALL).strip() + "\n"
 
 
 def _usage(argument: click.Argument) -> str:
-    name = argument.make_metavar(click.Context(click.Command("")))
-    return name
-
-
-def _argument(argument: click.Argument) -> str:
-    help = getattr(argument, "help", None) or ""
-    return f"| `{(argument.name or '').upper()}` | {_cell(help)} | |"
+    return argument.make_metavar(click.Context(click.Command("")))
 
 
 def _option(option: click.Option) -> str:
     names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
     shown = option.default
-    default = "" if shown in (None, (), [], False, ...) or callable(shown) else f"`{shown}`"
+    default = "" if shown in (None, (), [], "", False, ...) or callable(shown) else f"`{shown}`"
     required = "required" if option.required else default
     return f"| {names} | {_cell(option.help or '')} | {required} |"
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the reference is read from the source, beside what Griffe does by itself.
 
-Functions that are called otherwise than they are written (a method takes `Parts`, and is called with a
-model and data) are shown as they are called. A comment beside a field is what is said of it. Of a room,
-what it exports is shown, unless that has a place of its own among the public names.
+Functions that are called otherwise than they are written (a method takes `Parts`, and is called
+with a model and data) are shown as they are called. A comment beside a field is what is said of it.
+Of a room, what it exports is shown, unless that has a place of its own among the public names.
 """
 
 import inspect

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What MkDocs does beside its own work: pages that lie at the repository's root are in the site too.
+"""What MkDocs does beside its own work: pages that lie elsewhere are in the site too.
 
-There they are where a reader of the repository looks for them, with links that lead there.
+They are where a reader of the repository looks for them, with links that lead there: some at its
+root, and the examples, whose cells become a page each.
 """
 
+import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -15,19 +17,35 @@ ROOTED = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "report-a-weakness.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
 }
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages of the root."""
+    """Adds the pages that lie elsewhere."""
     for rooted, name in ROOTED.items():
-        text = (ROOT / rooted).read_text().replace("](docs/", "](")
+        text = (ROOT / rooted).read_text("utf-8").replace("](docs/", "](")
         files.append(File.generated(config, name, content=text))
+    notebooks = _notebooks()
+    for program in notebooks.programs():
+        text = notebooks.page(program.read_text("utf-8")).replace("](../docs/", "](../")
+        files.append(File.generated(config, f"examples/{program.stem}.md", content=text))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links to pages of the root lead to the site's."""
+    """Links to those pages lead to the site's."""
     for rooted, name in ROOTED.items():
         markdown = re.sub(rf"\]\((\.\./)?{re.escape(rooted)}", f"]({name}", markdown)
-    return markdown
+    return re.sub(r"\]\(\.\./examples/(\w+)\.(py|ipynb)\)", r"](examples/\1.md)", markdown)
+
+
+def _notebooks() -> Any:
+    """The script that reads examples."""
+    place = ROOT / "examples" / "notebooks.py"
+    spec = importlib.util.spec_from_file_location("notebooks", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -2,8 +2,9 @@
 # %% [markdown]
 # # A Flax model of one's own
 #
-# A network written with Flax NNX, trained so that it serves two domains whose labels follow different rules. What the
-# program needs of a model is a loss for each example; with `forward` it can also be measured and used.
+# A network written with Flax NNX, trained so that it serves two domains whose labels follow
+# different rules. What the program needs of a model is a loss for each example; with `forward` it
+# can also be measured and used.
 
 # %%
 import numpy as np
@@ -33,7 +34,8 @@ def loss(net: Net, examples):
 model = afl.from_nnx(Net, loss, forward=logits, metrics=["accuracy"])
 
 # %% [markdown]
-# The data: the third number says how the first two are to be read, and one client in ten has the rarer reading.
+# The data: the third number says how the first two are to be read, and one client in ten has the
+# rarer reading.
 
 # %%
 rng = np.random.default_rng(0)

@@ -2,9 +2,9 @@
 # %% [markdown]
 # # A weight rule of one's own
 #
-# A rule says how the domain weights λ move. It is a pair of functions: `init` takes the first λ, `update` takes the
-# rule's state and what the round has told of the domains, and gives the next λ. Here is one that shares all weight
-# equally among the two domains that are served worst.
+# A rule says how the domain weights λ move. It is a pair of functions: `init` takes the first λ,
+# `update` takes the rule's state and what the round has told of the domains, and gives the next λ.
+# Here is one that shares all weight equally among the two domains that are served worst.
 
 # %%
 import jax
@@ -22,11 +22,12 @@ def worst_two() -> afl.WeightRule:
         _, places = jax.lax.top_k(stats.mean_loss, 2)
         return jnp.zeros_like(stats.mean_loss).at[places].set(0.5), state
 
-    return afl.WeightRule(init=lambda domain_weights: (), update=update)
+    return afl.WeightRule(init=lambda _: (), update=update)
 
 
 # %% [markdown]
-# The data: three kinds of points that want three different numbers, and most of them are of the first kind.
+# The data: three kinds of points that want three different numbers, and most of them are of the
+# first kind.
 
 # %%
 rng = np.random.default_rng(0)
@@ -37,7 +38,8 @@ points = rng.normal(centre, 0.1).astype("float32")
 data = afl.from_arrays({"x": points}, clients=client, domains=domain)
 
 # %% [markdown]
-# A model of one number. The best worst case lies half-way between the domains that are farthest apart, at 1.5.
+# A model of one number. The best worst case lies half-way between the domains that are farthest
+# apart, at 1.5.
 
 # %%
 model = afl.models.point()

@@ -2,9 +2,10 @@
 # %% [markdown]
 # # A private run
 #
-# Differential privacy for whole clients: whoever sees everything that the run publishes cannot tell whether any one
-# client took part, up to ε and δ. Each client's contribution is clipped, noise is added to the sum of a round, and what the rounds
-# cost together is counted. Noise comes from the operating system, so two runs differ.
+# Differential privacy for whole clients: whoever sees everything that the run publishes cannot tell
+# what any one client holds, up to ε and δ. Each client's contribution is clipped, noise is added to
+# the sum of a round, and what all rounds cost together is counted. Noise comes from the operating
+# system, so two runs differ. (Extra: `agnosticfl[dp]`.)
 
 # %%
 import json
@@ -15,7 +16,8 @@ import numpy as np
 import agnosticfl as afl
 
 # %% [markdown]
-# Five thousand clients of eight examples each. Test and held-out clients here are public: their numbers may be told as they are.
+# Five thousand clients of eight examples each. Test and held-out clients are public here: their
+# numbers may be told as they are.
 
 # %%
 rng = np.random.default_rng(0)
@@ -33,11 +35,13 @@ data = afl.Splits(train=clients(5000), test=clients(200), heldout=clients(100))
 model = afl.models.logistic(features=2, classes=2)
 
 # %% [markdown]
-# How much one client may add to each sum: the length of β Δ, β, the number of its examples and their loss. The tighter, the less
-# noise; here they follow from eight examples per client. For data of your own, `agnosticfl bounds` finds them on public data.
+# How much one client may add to a sum: the length of Δ, the number of its examples, and their mean
+# loss. The tighter these bounds are, the less noise there is. They must not be found on the private
+# data; `agnosticfl bounds` finds them on public data.
+# [Differential privacy](../docs/privacy.md) says what they mean exactly.
 
 # %%
-bounds = {"clip": 0.5, "weight": 1.0, "examples": 8.0, "loss": 1.0}
+bounds = {"clip": 0.5, "examples": 8.0, "loss": 1.0}
 afl.study(
     model,
     data,

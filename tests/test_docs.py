@@ -3,7 +3,6 @@
 
 import importlib.util
 import json
-import os
 import re
 import shlex
 import sys
@@ -137,16 +136,24 @@ def test_a_model_of_one_s_own_is_trained_by_commands_and_from_python(library: st
     assert "width of model 'my_model:net' is 'wide'; it must be a whole number" in refused.stderr
 
 
-@pytest.mark.slow
-def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    nbformat, nbclient = (pytest.importorskip(name) for name in ("nbformat", "nbclient"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-    monkeypatch.chdir(tmp_path)
-    notebook = nbformat.read(ROOT / "examples" / "own_data.ipynb", as_version=4)
-    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
-    assert (tmp_path / "visits" / "report.html").exists()
-    assert any("afa {'city':" in str(cell.get("outputs")) for cell in notebook.cells)
-    assert (tmp_path / "visits-model" / "README.md").exists()
+def test_what_contributing_shows_is_in_the_source_or_works(tmp_path: Path):
+    quoted, own = PYTHON.findall((ROOT / "CONTRIBUTING.md").read_text())
+    assert quoted in (SOURCE / "models" / "toy_point.py").read_text()
+    (tmp_path / "mine.py").write_text(own)
+    model = ["--set", "model.name=mine:line", "--set", "model.slope=2.0"]
+    metrics = ["--set", "model.metrics=['accuracy', 'mine:top_two']", "--set", "metric=top_two"]
+    line, metric = several(
+        ["run", "toy", "--rounds", "2", *model, "--out", "line"],
+        ["run", "synthetic-points", "--rounds", "2", *metrics, "--out", "metric"],
+        cwd=tmp_path,
+        path=tmp_path,
+    )
+    for each in (line, metric):
+        assert each.returncode == 0, each.stderr
+    assert json.loads((tmp_path / "line" / "config.json").read_text())["model"]["slope"] == 2
+    summary = json.loads((tmp_path / "metric" / "summary.json").read_text())
+    for values in summary["test"].values():
+        assert values["top_two"] >= values["accuracy"]
 
 
 def test_the_page_on_security_lists_the_attacks_that_are_played():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws way.svg, the data's way through the program, and round.svg, a round: python docs/images/ways.py.
+"""Draws way.svg, the data's way, and round.svg, a round: `python docs/images/ways.py`.
 
-Written as SVG by hand, so that text stays text: it is found by a search and read by a screen reader.
+Written as SVG by hand, so that text stays text: a search finds it and a screen reader reads it.
 """
 
 from html import escape
@@ -118,7 +118,10 @@ def one_round() -> str:
     parts: list[Box | Arrow] = [
         Box(
             20, 95, 230, "server, round t",
-            ("w: the model", "λ: weight of each domain", "α = λ / number of examples,", "by a window of rounds"),
+            (
+                "w: the model", "λ: weight of each domain",
+                "α = λ / number of examples,", "by a window of rounds",
+            ),
         ),
         Box(
             450, 20, 190, "client k",
