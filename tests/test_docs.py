@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,17 @@ def test_what_contributing_shows_is_in_the_source_or_works(tmp_path: Path):
     summary = json.loads((tmp_path / "metric" / "summary.json").read_text())
     for values in summary["test"].values():
         assert values["top_two"] >= values["accuracy"]
+
+
+def test_the_licences_of_all_that_is_needed_are_listed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    names = {re.split(r"\W*[\[=><]", each)[0] for needed in lists for each in needed}
+    rows = re.findall(
+        r"^\| ([a-z].*?) \|", (ROOT / "docs" / "licences.md").read_text(), re.MULTILINE
+    )
+    listed = [name for row in rows for name in row.split(", ") if name != "package"]
+    assert sorted(listed) == sorted(names - {"agnosticfl"})
 
 
 def test_the_page_on_security_lists_the_attacks_that_are_played():
