@@ -5,8 +5,8 @@
 
 For an environment with this package and `flwr[simulation]`; `rounds.py --peer PYTHON
 benchmarks/peer_flower.py` calls it so. A client does what a client of AFA does, with the package's
-model and one compiled call per batch: a pass for its losses, then its local steps. The server adds
-up what they send. So what differs from ours is who moves arrays about, and when.
+model and one compiled call a batch: a pass for its losses, then its local steps. The server adds up
+what they send. So what differs from ours is who moves arrays about, and when.
 """
 
 import argparse

@@ -211,7 +211,7 @@ def _load(path: str) -> Any:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("workloads", help="a file with make(task, seed)")
     parser.add_argument("--task", nargs="+", default=["toy"], choices=list(MODELS))
     parser.add_argument("--engine", nargs="+", default=["auto"], metavar="NAME[:LANES]")

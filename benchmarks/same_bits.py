@@ -194,7 +194,7 @@ def _features(rng: np.random.Generator, kind: str, n: int) -> dict[str, np.ndarr
 
 
 def _options(words: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--precision", nargs="+", default=["float32"])

@@ -250,7 +250,7 @@ ONE = {"cohort": one_cohort, "device": one_device}
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", nargs="*", default=list(MEASURES), metavar="|".join(MEASURES))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json")

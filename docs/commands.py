@@ -45,9 +45,9 @@ def _entry(name: str, command: click.Command) -> str:
         options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
         usage = " ".join([name, *map(_usage, arguments), *["[options]"] * bool(options)])
         parts.append(f"```\n{usage}\n```\n")
-        if options:
-            rows = "\n".join(map(_option, options))
-            parts.append(f"| option | what it says | default |\n|---|---|---|\n{rows}\n")
+        said = [a for a in arguments if getattr(a, "help", None)]
+        if rows := [*map(_argument, said), *map(_option, options)]:
+            parts.append("\n".join(["| | | default |", "|---|---|---|", *rows]) + "\n")
     return "\n".join(part for part in parts if part)
 
 
@@ -58,6 +58,10 @@ def _words(text: str | None) -> str:
 
 def _usage(argument: click.Argument) -> str:
     return argument.make_metavar(click.Context(click.Command("")))
+
+
+def _argument(argument: click.Argument) -> str:
+    return f"| `{_usage(argument)}` | {_cell(getattr(argument, 'help', ''))} | |"
 
 
 def _option(option: click.Option) -> str:

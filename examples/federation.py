@@ -64,8 +64,8 @@ agnosticfl(
 agnosticfl("init", "public", "--out", "clinics.toml")
 agnosticfl("deploy", "keys", "server", "keys", "--host", "127.0.0.1")
 agnosticfl(
-    "deploy", "init", "app", "clinics.toml", "--clients", "3", "--rounds", "10",
-    "--set", "client_optimizer.learning_rate=0.5", "--set", "weight_rule.learning_rate=0.5",
+    "deploy", "init", "app", "clinics.toml", "--clients", "3", "--rounds", "12",
+    "--set", "client_optimizer.learning_rate=0.5", "--set", "weight_rule.learning_rate=1.0",
 )  # fmt: skip
 
 MODULE = """
@@ -98,14 +98,15 @@ Path("app/federation/server_app.py").write_text(
 
 # %%
 for clinic in CLINICS:
-    agnosticfl("deploy", "keys", "client", f"{clinic}.key")
+    about = ["--domains", clinic, "--contact", f"somebody at {clinic}"]
+    agnosticfl("deploy", "keys", "client", f"{clinic}.key", *about)
     shutil.copy(f"{clinic}.pub", "keys/clients")
     agnosticfl(
         "data", "prepare", "arrays", f"{clinic}.csv", "--like", "app", *roles, "--out", clinic
     )
 
 # %% [markdown]
-# ## Ten rounds
+# ## Twelve rounds
 #
 # A server, and a client for each clinic, as processes of their own.
 

@@ -31,8 +31,14 @@ visits = pd.DataFrame({**columns, "helped": np.where(helped, "yes", "no")})
 # Patients, not rows, are kept apart for the test: nobody is in two splits.
 
 # %%
-roles = {"client": "patient", "domain": "hospital", "label": "helped"}
-data = afl.split_frame(visits, **roles, test_fraction=0.3, heldout_fraction=0.1)
+data = afl.split_frame(
+    visits,
+    client="patient",
+    domain="hospital",
+    label="helped",
+    test_fraction=0.3,
+    heldout_fraction=0.1,
+)
 model = afl.models.logistic(features=2, classes=2)
 
 # %% [markdown]
@@ -75,3 +81,12 @@ afl.export_run("visits/afa-seed0", "visits-model")
 loaded = afl.load("visits-model", model)
 new = pd.DataFrame({"age": [0.5, -1.2], "dose": [1.0, -0.3]})
 print(*loaded.predict(new))
+
+# %% [markdown]
+# It prints
+#
+# ```
+# fedavg {'city': '0.95', 'village': '0.56'}
+# afa {'city': '0.76', 'village': '0.75'}
+# yes no
+# ```

@@ -50,11 +50,25 @@ data = afl.from_arrays({"x": x, "y": y}, clients=client, domains=np.where(rare, 
 # Two hundred rounds of each method, from the same start with the same clients.
 
 # %%
-options = {"clients_per_round": 20, "batch_size": 20, "client_optimizer": optax.sgd(0.2)}
 for method in (afl.fedavg, afl.agnostic_fedavg):
-    algorithm = method(model, data, window_size=10, **options)
+    algorithm = method(
+        model,
+        data,
+        clients_per_round=20,
+        batch_size=20,
+        window_size=10,
+        client_optimizer=optax.sgd(0.2),
+    )
     state = algorithm.init()
     for t in range(1, 201):
         state, info = algorithm.round(state, algorithm.cohort(t))
     measured = afl.evaluator(model, data)(state.params)
     print(method.__name__, {name: f"{values['accuracy']:.2f}" for name, values in measured.items()})
+
+# %% [markdown]
+# It prints
+#
+# ```
+# fedavg {'common': '0.99', 'rare': '0.85'}
+# agnostic_fedavg {'common': '0.95', 'rare': '0.93'}
+# ```

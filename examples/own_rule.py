@@ -43,12 +43,28 @@ data = afl.from_arrays({"x": points}, clients=client, domains=domain)
 
 # %%
 model = afl.models.point()
-options = {"clients_per_round": 20, "batch_size": 20, "client_optimizer": optax.sgd(0.05)}
 rules = {"by counts": afl.proportional(), "worst two": worst_two(), "AFA": None}
 for name, rule in rules.items():
-    algorithm = afl.agnostic_fedavg(model, data, weight_rule=rule, window_size=5, **options)
+    algorithm = afl.agnostic_fedavg(
+        model,
+        data,
+        weight_rule=rule,
+        clients_per_round=20,
+        batch_size=20,
+        window_size=5,
+        client_optimizer=optax.sgd(0.05),
+    )
     state = algorithm.init()
     for t in range(1, 201):
         state, info = algorithm.round(state, algorithm.cohort(t))
     worst = afl.worst_domain(afl.evaluator(model, data)(state.params))
     print(f"{name}: worst domain {worst.domain}, loss {worst.loss:.2f}")
+
+# %% [markdown]
+# It prints
+#
+# ```
+# by counts: worst domain near 3, loss 5.29
+# worst two: worst domain near 3, loss 2.34
+# AFA: worst domain near 0, loss 2.31
+# ```

@@ -137,11 +137,16 @@ def test_a_model_of_one_s_own_is_trained_by_commands_and_from_python(library: st
     assert "width of model 'my_model:net' is 'wide'; it must be a whole number" in refused.stderr
 
 
-def test_what_contributing_shows_is_in_the_source_or_works(tmp_path: Path):
-    quoted, own = PYTHON.findall((ROOT / "CONTRIBUTING.md").read_text())
+def test_contributing_quotes_a_model():
+    quoted, _ = PYTHON.findall((ROOT / "CONTRIBUTING.md").read_text())
     assert quoted in (SOURCE / "models" / "toy_point.py").read_text()
+
+
+@pytest.mark.slow
+def test_the_module_of_one_s_own_in_contributing_works(tmp_path: Path):
+    _, own = PYTHON.findall((ROOT / "CONTRIBUTING.md").read_text())
     (tmp_path / "mine.py").write_text(own)
-    model = ["--set", "model.name=mine:line", "--set", "model.slope=2.0"]
+    model = ["--set", 'model={name="mine:line", slope=2.0}']
     metrics = ["--set", "model.metrics=['accuracy', 'mine:top_two']", "--set", "metric=top_two"]
     line, metric = several(
         ["run", "toy", "--rounds", "2", *model, "--out", "line"],

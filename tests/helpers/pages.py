@@ -13,7 +13,7 @@ PAGES = [
 ]
 # What a block may say that it needs, as its title, and then no test runs it.
 NEEDS = ("needs other machines", "needs files from elsewhere", "takes hours")
-FENCE = re.compile(r'^```(\w*)(?: title="(.*)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r'^```(\w*)(?: title="([^"\n]*)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 
 
 class Block(NamedTuple):
