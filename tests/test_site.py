@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def pages(site: Path) -> list[Path]:
+    """All pages but that for addresses which are not there: a server shows it, from its root."""
     return sorted(page for page in site.rglob("*.html") if page.name != "404.html")
 
 
@@ -63,6 +65,18 @@ def test_every_page_fits_fetches_nothing_and_has_its_pictures(site: Path, browse
     sent = [m["params"]["request"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     asked = {request["url"].partition(":")[0] for request in sent}
     assert asked <= {"file", "data", "blob", "chrome"}
+
+
+@browser_tests
+def test_the_search_works_from_the_file_system(site: Path, browser: Any):
+    as_wide_as(browser, 1400)
+    browser.get((site / "index.html").as_uri())
+    browser.find_element("css selector", "input[name=query]").send_keys("stratified")
+    found = "return [...document.querySelectorAll('.md-search-result__link')].map(a => a.href)"
+    end = time.monotonic() + 20
+    while not (links := browser.execute_script(found)) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert any("data.html" in link for link in links)
 
 
 @pytest.mark.parametrize(
