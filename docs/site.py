@@ -37,7 +37,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Links to those pages lead to the site's."""
     for rooted, name in ROOTED.items():
         markdown = re.sub(rf"\]\((\.\./)?{re.escape(rooted)}", f"]({name}", markdown)
-    return re.sub(r"\]\(\.\./examples/(\w+)\.(py|ipynb)\)", r"](examples/\1.md)", markdown)
+    return re.sub(r"\]\((?:\.\./)?examples/(\w+)\.(py|ipynb)\)", r"](examples/\1.md)", markdown)
 
 
 def _notebooks() -> Any:
