@@ -47,7 +47,7 @@ def _entry(name: str, command: click.Command) -> str:
         parts.append(f"```\n{usage}\n```\n")
         said = [a for a in arguments if getattr(a, "help", None)]
         if rows := [*map(_argument, said), *map(_option, options)]:
-            parts.append("\n".join(["| | | default |", "|---|---|---|", *rows]) + "\n")
+            parts.append("\n".join(["| option | | default |", "|---|---|---|", *rows]) + "\n")
     return "\n".join(part for part in parts if part)
 
 
