@@ -2,7 +2,7 @@
 """Why some rounds take longer than others: each one's time beside what could explain it.
 
     python benchmarks/swing.py [--task emnist] [--precision bf16] [--rounds 150] [--json OUT]
-        [--way …]
+        [--engine lanes:10] [--way …]
 
 Ways to play the same rounds, each in a process of its own, which tell causes apart:
 
@@ -70,7 +70,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
             stack.enter_context(mock.patch.object(lanes, name, other))
         workload = make(options.task, 0)
         model = timing.MODELS[options.task]()
-        algorithm = timing.make_algorithm(workload, model, "lanes", options.precision)
+        algorithm = timing.make_algorithm(workload, model, options.engine, options.precision)
         seen: set[tuple[int, ...]] = set()
         ms: list[float] = []
         known: list[bool] = []
@@ -85,6 +85,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         "way": way,
         "task": options.task,
         "precision": options.precision,
+        "engine": options.engine,
         "median": statistics.median(ordered),
         "least": ordered[0],
         "tenth": ordered[len(ordered) // 10],
@@ -161,6 +162,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", default="emnist", choices=["emnist", "stackoverflow"])
     parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--engine", default="lanes", metavar="lanes[:LANES]")
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--way", nargs="+", default=WAYS, choices=WAYS)
     parser.add_argument("--json")
