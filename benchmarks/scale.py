@@ -4,7 +4,7 @@
     python benchmarks/scale.py [cohorts] [devices] [startup] [cards] [--rounds 3] [--json OUT]
 
 Every figure comes from a process of its own. `cohorts`: the keyboard model (CIFG) with 50 and 500
-clients a round; peak memory is the process's on a CPU, the device's on an accelerator. `devices`:
+clients per round; peak memory is the process's on a CPU, the device's on an accelerator. `devices`:
 the same model with 1 to 8 simulated CPU devices, which share the machine's cores: they cannot be
 faster than one, so beside the seconds stands the share of the steps that the busiest device has,
 which is what real devices would take. `startup`: from the start of `agnosticfl run` to its first
@@ -133,7 +133,7 @@ def one_device(number: int, rounds: int) -> dict[str, float]:
 
 
 def _keyboard(clients: int, **options: Any) -> Algorithm:
-    """CIFG at full size on made-up sentences, a few a client."""
+    """CIFG at full size on synthetic sentences, a few per client."""
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, LARGEST + 1, CLIENTS)
     tokens = rng.integers(3, WORDS + 3, (sizes.sum(), LENGTH + 1)).astype(np.int16)
@@ -250,7 +250,7 @@ ONE = {"cohort": one_cohort, "device": one_device}
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", nargs="*", default=list(MEASURES), metavar="|".join(MEASURES))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json")

@@ -212,7 +212,7 @@ def test_rounds_and_bytes_until_the_worst_domain_stays_as_good_as_with_fedavg():
     )
     costs = tables(comparison)[-1]
     assert "worst domain's accuracy, on held-out clients" in costs.caption
-    # 3 bytes a round; 40 and 30 rounds: mean 35, deviation √50.
+    # 3 bytes per round; 40 and 30 rounds: mean 35, deviation √50.
     assert texts(costs) == [
         ["FedAvg (uniform)", "0.550 (0.071)", "35 (7)", "105.0 (21.2) B"],
         ["FedAvg (b)", "0.500 (0.141)", "40, 1 of 2 seeds", "120.0 B, 1 of 2 seeds"],
