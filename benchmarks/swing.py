@@ -159,7 +159,7 @@ def _by_steps(steps: list[int], ms: list[float]) -> dict[str, float]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--task", default="emnist", choices=["emnist", "stackoverflow"])
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--engine", default="lanes", metavar="lanes[:LANES]")
