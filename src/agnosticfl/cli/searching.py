@@ -103,7 +103,7 @@ def bounds(
     ] = 0.5,
     sets: Sets = None,
 ) -> None:
-    """Find bounds for --dp by training without privacy on data that is public or made up.
+    """Find bounds for --dp by training without privacy on data that is public or synthetic.
 
     Give a task whose data is like the private data, and is no secret: what is printed tells of it.
     """

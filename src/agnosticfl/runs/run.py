@@ -45,7 +45,7 @@ from agnosticfl.runs.spending import Spending
 from agnosticfl.runs.summary import (
     absence,
     as_summary,
-    compile_ahead,
+    compile_evaluations,
     divergence,
     stalled,
     summarise,
@@ -287,7 +287,7 @@ def _evaluation_ahead(built: Built, params: Params) -> Callable[[], None]:
 
     def compile() -> None:
         with contextlib.suppress(Exception), span("evaluation ahead"):  # said where it is needed
-            compile_ahead(built, params)
+            compile_evaluations(built, params)
 
     if jax.process_count() > 1:
         return lambda: None

@@ -51,10 +51,10 @@ def measured(built: Built, params: Params, which: str, t: int) -> dict[str, Eval
     return found | {split: _on(built, data)(params) for split, data in _by_server(built).items()}
 
 
-def compile_ahead(built: Built, params: Params) -> None:
+def compile_evaluations(built: Built, params: Params) -> None:
     """Compiles what measures models of this run on the server, looks at held-out clients too."""
     for data in _by_server(built).values():
-        evaluate.compile_ahead(built.model, params, data, built.config.evaluation_batch_size)
+        evaluate.compile_evaluation(built.model, params, data, built.config.evaluation_batch_size)
 
 
 def _by_server(built: Built) -> dict[str, FederatedData]:
