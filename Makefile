@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-live test-all attack check format bench soak clean
+.PHONY: demo test test-slow test-live test-all attack check docs format bench soak clean
 
 demo: $(VENV)/.core
 	rm -rf runs/demo
@@ -33,6 +33,11 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(MAKE) docs
+
+# The site, in site/index.html. A link or a name that leads nowhere is an error.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -53,7 +58,7 @@ soak: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.soak --clients 1000 --cohort 200 --seconds 1200 --poll 30 --step 180 --json runs/soak-1000.json
 
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) runs build dist site
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

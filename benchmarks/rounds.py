@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seconds a round, engine beside engine, beside the bare loop and peers, on the same arrays.
+"""Seconds per round, engine beside engine, beside the bare loop and peers, on the same arrays.
 
     python benchmarks/rounds.py WORKLOADS.py --task toy emnist --engine auto lanes:5 --rounds 10
         [--repeats 3] [--bare] [--precision tf32 bf16] [--trace FOLDER] [--json OUT]
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def measure(workload: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Median seconds a round of every engine, the bare loop and every peer, in turns."""
+    """Median seconds per round of every engine, the bare loop and every peer, in turns."""
     clocks = {
         f"{engine} {precision}": Clock(workload, engine, precision, options)
         for engine in options.engine
@@ -133,7 +133,7 @@ class Clock:
 
 
 def timed(algorithm: Algorithm) -> Iterator[float]:
-    """Seconds a round, for ever, as a run plays them: a number a round, or one a block of rounds.
+    """Seconds per round, for ever, as a run plays them: of each round, or of a block of rounds.
 
     The first one has the compilation in it.
     """
@@ -187,7 +187,7 @@ def peer(python: str, script: str, task: str, rounds: int) -> float | None:
 def table(results: list[dict[str, Any]]) -> str:
     """Markdown, with the ratio of everybody else's seconds to those of the first engine."""
     lines = [
-        "| task | what | ms a round | × ours | TFLOP/s | GB/s |",
+        "| task | what | ms per round | × ours | TFLOP/s | GB/s |",
         "|---|---|---:|---:|---:|---:|",
     ]
     ours: dict[str, float] = {}
@@ -211,7 +211,7 @@ def _load(path: str) -> Any:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("workloads", help="a file with make(task, seed)")
     parser.add_argument("--task", nargs="+", default=["toy"], choices=list(MODELS))
     parser.add_argument("--engine", nargs="+", default=["auto"], metavar="NAME[:LANES]")

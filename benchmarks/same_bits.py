@@ -3,7 +3,7 @@
 
     python benchmarks/same_bits.py [MODEL…] [--rounds 60] [--precision tf32] [--json OUT]
 
-Each built-in model trains on made-up examples, in processes of their own that share one memory of
+Each built-in model trains on synthetic examples, in processes of their own that share one memory of
 compiled programs: twice from start to end, and once killed (`kill -9`) after a third of its rounds,
 with a checkpoint on the disc, and resumed. All that they wrote is compared bit by bit: every record
 but for its times, the last model, what it said of the test examples. Status 1 if anything differs.
@@ -153,7 +153,7 @@ def task(model: str, rounds: int, precision: str) -> dict[str, Any]:
         "checkpoint_every": max(rounds // 6, 1),
         "evaluation_every": max(rounds // 4, 1),
         "precision": precision,
-        "data": {"name": "same_bits:made_up", "kind": kind},
+        "data": {"name": "same_bits:synthetic", "kind": kind},
         "model": {"name": model, **options},
         "client_optimizer": {"name": "sgd", "learning_rate": rate},
         "server_optimizer": {"name": "adam", "learning_rate": 0.01},
@@ -161,7 +161,7 @@ def task(model: str, rounds: int, precision: str) -> dict[str, Any]:
     }
 
 
-def made_up(kind: str) -> Splits:
+def synthetic(kind: str) -> Splits:
     """Random examples of clients of unequal sizes, three domains in turn; the same every time."""
     return Splits(*(_split(np.random.default_rng([20, n]), kind) for n in range(3)))
 
@@ -194,7 +194,7 @@ def _features(rng: np.random.Generator, kind: str, n: int) -> dict[str, np.ndarr
 
 
 def _options(words: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--precision", nargs="+", default=["float32"])

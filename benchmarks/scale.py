@@ -4,12 +4,14 @@
     python benchmarks/scale.py [cohorts] [devices] [startup] [cards] [--rounds 3] [--json OUT]
 
 Every figure comes from a process of its own. `cohorts`: the keyboard model (CIFG) with 50 and 500
-clients a round; peak memory is the process's on a CPU, the device's on an accelerator. `devices`:
-the same model with 1 to 8 simulated CPU devices, which share the machine's cores: they cannot be
-faster than one, so beside the seconds stands the share of the steps that the busiest device has,
-which is what real devices would take. `startup`: from the start of `agnosticfl run` to its first
-round, without and with what an earlier run compiled. `cards` measures nothing: it reckons what
-rounds would take on 1 to 8 H200s, from what they took on one, and what they wait for (`reckoned`).
+clients per round, on an accelerator with 2000 and 5000 too; peak memory is the process's on a CPU,
+the device's on an accelerator; a round waits for its plan where that took longer to make than the
+round before it. `devices`: the same model with 1 to 8 simulated CPU devices, which share the
+machine's cores: they cannot be faster than one, so beside the seconds stands the share of the steps
+that the busiest device has, which is what real devices would take. `startup`: from the start of
+`agnosticfl run` to its first round, without and with what an earlier run compiled. `cards` measures
+nothing: it reckons what rounds would take on 1 to 8 H200s, from what they took on one, and for what
+they would wait (`reckoned`).
 """
 
 import argparse
@@ -42,7 +44,7 @@ from agnosticfl.methods.base import Algorithm
 from agnosticfl.models import cifg, cnn, lstm, point
 from agnosticfl.runs.records import read_records
 
-CLIENTS, LARGEST, WORDS, LENGTH, BATCH = 1000, 8, 10_000, 20, 8
+CLIENTS, LARGEST, WORDS, LENGTH, BATCH = 10_000, 8, 10_000, 20, 8
 KEY = jax.random.key(0)
 LANES = 4  # of the cohorts' comparison on a CPU: memory is about lanes × |W| there too
 
@@ -60,7 +62,8 @@ def main() -> None:
 
 
 def cohorts(rounds: int) -> list[dict[str, float]]:
-    return [_inner("cohort", clients, rounds) for clients in (50, 500)]
+    more = () if jax.default_backend() == "cpu" else (2000, 5000)
+    return [_inner("cohort", clients, rounds) for clients in (50, 500, *more)]
 
 
 def devices(rounds: int) -> list[dict[str, float]]:
@@ -109,7 +112,7 @@ learning_rate = 0.1
 def one_cohort(clients: int, rounds: int) -> dict[str, float]:
     number = LANES if jax.default_backend() == "cpu" else None
     algorithm = _keyboard(clients, lanes=number, devices=1)
-    seconds, examples = _timed(algorithm, rounds)
+    seconds, examples, waited = _timed(algorithm, rounds)
     memory = jax.local_devices()[0].memory_stats() or {}
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
@@ -117,13 +120,14 @@ def one_cohort(clients: int, rounds: int) -> dict[str, float]:
         "examples_per_round": examples,
         "median_s_per_round": seconds,
         "examples_per_s": examples / seconds,
+        "median_s_until_the_plan_is_there": waited,
         "peak_mib": memory.get("peak_bytes_in_use", host) / 2**20,
     }
 
 
 def one_device(number: int, rounds: int) -> dict[str, float]:
     algorithm = _keyboard(48, lanes=1, devices=number)
-    seconds, _ = _timed(algorithm, rounds)
+    seconds, _, _ = _timed(algorithm, rounds)
     layout = algorithm.cohort(1).layout
     steps = np.atleast_1d(jax.device_get(layout.steps))  # each device has one lane
     return {
@@ -134,7 +138,7 @@ def one_device(number: int, rounds: int) -> dict[str, float]:
 
 
 def _keyboard(clients: int, **options: Any) -> Algorithm:
-    """CIFG at full size on made-up sentences, a few a client."""
+    """CIFG at full size on synthetic sentences, a few per client."""
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, LARGEST + 1, CLIENTS)
     tokens = rng.integers(3, WORDS + 3, (sizes.sum(), LENGTH + 1)).astype(np.int16)
@@ -150,15 +154,23 @@ def _keyboard(clients: int, **options: Any) -> Algorithm:
     )
 
 
-def _timed(algorithm: Algorithm, rounds: int) -> tuple[float, float]:
-    """Median seconds and mean examples per round."""
-    state, each, examples = algorithm.init(), list[float](), list[float]()
+def _timed(algorithm: Algorithm, rounds: int) -> tuple[float, float, float]:
+    """Median seconds and mean examples per round; median seconds that it waits for its plan."""
+    state, each = algorithm.init(), list[float]()
+    examples, waits = list[float](), list[float]()
     for t in range(1, rounds + 2):
         started = time.perf_counter()
-        state, info = algorithm.round(state, algorithm.cohort(t))
+        cohort = algorithm.cohort(t)
+        waits.append(time.perf_counter() - started)
+        state, info = algorithm.round(state, cohort)
         examples.append(float(info.domain_count.sum()))
         each.append(time.perf_counter() - started)
-    return statistics.median(each[1:]), statistics.mean(examples[1:])
+    late = slice(1, None)  # the first one is compiled
+    return (
+        statistics.median(each[late]),
+        statistics.mean(examples[late]),
+        statistics.median(waits[late]),
+    )
 
 
 def _inner(name: str, *numbers: int, **environment: str) -> Any:

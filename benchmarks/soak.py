@@ -5,8 +5,8 @@
 
 The crowd (`benchmarks/crowd.py`) is one process. 10 % of the clients that are asked fall silent
 somewhere in a round, 1 % send nonsense. Says every minute how far it is. At the end, or after
-Ctrl-C, prints seconds per round, processor time and memory of the server's processes while clients
-only wait, at the beginning and at the end, and what became of rounds and messages.
+Ctrl-C, prints seconds per round and of each stage, processor time and memory of the server's
+processes while clients only wait and in rounds, and what became of rounds and messages.
 """
 
 import argparse
@@ -30,6 +30,8 @@ from typing import Any, NamedTuple
 import msgspec
 import psutil
 from benchmarks.crowd import Crowd, Moody
+from rich.console import Console
+from rich.table import Table
 
 from agnosticfl.deploy.app import PACKAGE, write_app
 from agnosticfl.deploy.gate.limits import Limits
@@ -52,6 +54,10 @@ SHARE = 0.75  # of those waited for, that must report
 MINUTE = 60.0  # seconds between two lines on how far it is
 PATIENCE = 600.0  # seconds for clients to connect; with those who have, it goes on
 PROCESSES = ("SuperLink", "gate", "ServerApp")
+# What the server says when the answers of a stage are in.
+ANSWERS = re.compile(
+    r"round \d+: ([a-z ]+): (\d+) of (\d+) in ([\d.]+) s, the last after ([\d.]+) s"
+)
 
 CLIENT = """\
 from pathlib import Path
@@ -196,7 +202,7 @@ class Soaked:
         makers = [lambda number=number: self.player(number) for number in range(load.clients)]
         begun = time.monotonic()
         self.supervisor.up()
-        registered = time.monotonic() - begun
+        registered, empty = time.monotonic() - begun, self.look()
         entrance = self.supervisor.entrance
         crowd = Crowd(entrance.address, entrance.authority, makers, load.longest)
         crowd.begin()
@@ -204,7 +210,7 @@ class Soaked:
         connected, players = time.monotonic() - begun, len(crowd.players)
         before = self.look()
         self.pause(crowd, load.idle, lambda: False)
-        waiting = while_waiting(before, self.look())
+        waiting = while_waiting(empty, before, self.look(), players)
         until = time.monotonic() + load.seconds
 
         def should_stop() -> bool:
@@ -225,9 +231,10 @@ class Soaked:
             "seconds_until_registered": registered,
             "seconds_until_connected": connected,
             **waiting,
-            **measured([record["time"] for record in read_records(out)], self.looks),
-            "rounds_abandoned": len(re.findall("abandoned \\(", log)),
-            "rounds_given_up": log.count("is given up"),
+            **measured([record["time"] for record in read_records(out)], self.looks, load.cohort),
+            "stages": stages(log),
+            "attempts_abandoned": len(re.findall("abandoned \\(", log)),
+            "rounds_lost": log.count("is given up"),
             "messages": dict(counts),
             "messages_lost": counts["asked"]
             - sum(counts[name] for name in ("answered", "refused", "dropped", "nonsense")),
@@ -248,30 +255,54 @@ class Soaked:
         )
 
 
-def while_waiting(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """What the server's processes used for clients that only wait for messages."""
+def while_waiting(
+    empty: dict[str, Any], before: dict[str, Any], after: dict[str, Any], clients: int
+) -> dict[str, Any]:
+    """What the server's processes used for clients that only wait for messages.
+
+    Args:
+      empty: a look at them before there were any clients.
+    """
     found: dict[str, Any] = {}
     for name in PROCESSES:
-        if name in before and name in after:
+        if name in empty and name in before and name in after:
             used = (after[name][0] - before[name][0]) / (after["time"] - before["time"])
             found[f"{name}_share_of_a_core_while_waiting"] = used
+            found[f"{name}_share_of_a_core_while_waiting_per_client"] = used / clients
             found[f"{name}_MiB_while_waiting"] = round(after[name][1])
+            found[f"{name}_MiB_per_client"] = (after[name][1] - empty[name][1]) / clients
     return found
 
 
-def measured(times: list[float], looks: list[dict[str, Any]]) -> dict[str, Any]:
+def measured(times: list[float], looks: list[dict[str, Any]], cohort: int) -> dict[str, Any]:
     """Rounds after the first, and what the server's processes used for them."""
     seconds = [b - a for a, b in itertools.pairwise(times)]
     found: dict[str, Any] = {"rounds": len(times)}
     if seconds:
-        found |= {"median": statistics.median(seconds), "most": max(seconds)}
+        found |= {"seconds_per_round": [round(each, 1) for each in seconds]}
+        found |= {"median": statistics.median(seconds)}
+        found |= {"least": min(seconds), "most": max(seconds)}
     for name in PROCESSES:
         seen = [look[name] for look in looks if name in look]
         if len(seen) > 1:
-            found[f"{name}_processor_seconds_per_round"] = (seen[-1][0] - seen[0][0]) / (
-                len(seen) - 1
-            )
+            used = (seen[-1][0] - seen[0][0]) / (len(seen) - 1)
+            found[f"{name}_processor_seconds_per_round"] = used
+            found[f"{name}_processor_seconds_per_round_and_client"] = used / cohort
             found[f"{name}_MiB"] = [round(seen[0][1]), round(seen[-1][1])]
+    return found
+
+
+def stages(log: str) -> dict[str, dict[str, float]]:
+    """Of each stage: how often it was, and the medians of who was asked, who answered and when."""
+    seen: dict[str, list[tuple[float, ...]]] = {}
+    for name, *numbers in ANSWERS.findall(log):
+        seen.setdefault(name, []).append(tuple(map(float, numbers)))
+    names = ("answered", "asked", "seconds", "last_answer_after")
+    found: dict[str, dict[str, float]] = {}
+    for name, rows in seen.items():
+        columns = zip(names, zip(*rows, strict=True), strict=True)
+        medians = {of: statistics.median(column) for of, column in columns}
+        found[name] = {"times": len(rows), **medians}
     return found
 
 
@@ -321,8 +352,17 @@ def tell(found: dict[str, Any], file: Path | None) -> None:
     """Prints what was measured, and writes it to a file."""
     if file is not None:
         file.write_text(json.dumps(found, indent=1))
+    table = Table("", "", title=f"{found['clients']} clients, {found['cohort']} in a round")
     for name, value in found.items():
-        sys.stdout.write(f"{name}: {value}\n")
+        if name != "stages":
+            said = f"{value:.4g}" if isinstance(value, float) else str(value)
+            table.add_row(name.replace("_", " "), said)
+    beside = Table("stage", "times", "answered", "asked", "seconds", "last answer after")
+    for name, of in found["stages"].items():
+        beside.add_row(name, *(f"{value:.4g}" for value in of.values()))
+    console = Console(width=100)
+    console.print(table)
+    console.print(beside)
 
 
 def allow_files(wanted: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds, opens and reads a big and a small store of made-up sentences, and says what it costs.
+"""Builds, opens and reads a big and a small store of synthetic sentences, and says what it costs.
 
     python benchmarks/store.py --folder /some/disc [--clients 1500000] [--json figures.json]
 

@@ -2,7 +2,7 @@
 """Why some rounds take longer than others: each one's time beside what could explain it.
 
     python benchmarks/swing.py [--task emnist] [--precision bf16] [--rounds 150] [--json OUT]
-        [--way …]
+        [--engine lanes:10] [--way …]
 
 Ways to play the same rounds, each in a process of its own, which tell causes apart:
 
@@ -14,8 +14,8 @@ Ways to play the same rounds, each in a process of its own, which tell causes ap
              an address is another one
     asked    loops that ask the host after each step: there is nothing to record
 
-Of each it says the spread of the times, how many steps a round had (more steps take longer), and
-how the times of rounds differ whose buffers lie where they lay in a round before, or do not.
+Of each it says the spread of the times, how they follow the number of a round's steps, and how the
+times of rounds differ whose buffers lie where they lay in a round before, or do not.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
             stack.enter_context(mock.patch.object(lanes, name, other))
         workload = make(options.task, 0)
         model = timing.MODELS[options.task]()
-        algorithm = timing.make_algorithm(workload, model, "lanes", options.precision)
+        algorithm = timing.make_algorithm(workload, model, options.engine, options.precision)
         seen: set[tuple[int, ...]] = set()
         ms: list[float] = []
         known: list[bool] = []
@@ -85,12 +85,13 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         "way": way,
         "task": options.task,
         "precision": options.precision,
+        "engine": options.engine,
         "median": statistics.median(ordered),
         "least": ordered[0],
         "tenth": ordered[len(ordered) // 10],
         "nine_tenths": ordered[9 * len(ordered) // 10],
         "most": ordered[-1],
-        "correlation_with_steps": _correlation(ms[late], steps[late]),
+        **_by_steps(steps[late], ms[late]),
         **{
             f"median_{name}": statistics.median(own)
             for was, name in there.items()
@@ -145,14 +146,23 @@ def _copy(always: Array) -> Callable[[Any], Any]:
     return lambda tree: jax.tree.map(one, tree)
 
 
-def _correlation(x: list[float], y: list[int]) -> float | None:
-    return statistics.correlation(x, y) if len(set(y)) > 1 else None
+def _by_steps(steps: list[int], ms: list[float]) -> dict[str, float]:
+    """How much of a round's time its steps explain."""
+    if len(set(steps)) == 1:
+        return {}
+    each, beside = statistics.linear_regression(steps, ms)
+    return {
+        "correlation_with_steps": statistics.correlation(steps, ms),
+        "ms_per_step": each,
+        "ms_beside_them": beside,
+    }
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--task", default="emnist", choices=["emnist", "stackoverflow"])
     parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--engine", default="lanes", metavar="lanes[:LANES]")
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--way", nargs="+", default=WAYS, choices=WAYS)
     parser.add_argument("--json")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Made-up clients in the sizes of the paper's three experiments, the same for the same seed.
+"""Synthetic clients in the sizes of the paper's three experiments, the same for the same seed.
 
 To time a peer on the same arrays, give `rounds.py` the peer's own file of workloads instead.
 """

@@ -3,10 +3,10 @@
 
 import importlib.util
 import json
-import os
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +54,15 @@ def script(name: str) -> Any:
     return module
 
 
-@pytest.mark.parametrize("name", ["tasks", "api"])
+@pytest.mark.parametrize("name", ["tasks", "commands"])
 def test_a_page_that_a_script_makes_is_up_to_date(name: str):
     page = (ROOT / "docs" / f"{name}.md").read_text()
     assert script(name).page() == page, f"run python docs/{name}.py"
 
 
 def test_every_public_name_is_in_the_reference():
-    names = [name for section in script("api").SECTIONS.values() for name in section]
+    page = (ROOT / "docs" / "api.md").read_text()
+    names = re.findall(r"^::: agnosticfl\.(.*)$", page, re.MULTILINE)
     assert sorted(names) == agnosticfl.__all__
 
 
@@ -136,16 +137,40 @@ def test_a_model_of_one_s_own_is_trained_by_commands_and_from_python(library: st
     assert "width of model 'my_model:net' is 'wide'; it must be a whole number" in refused.stderr
 
 
+def test_contributing_quotes_a_model():
+    quoted, _ = PYTHON.findall((ROOT / "CONTRIBUTING.md").read_text())
+    assert quoted in (SOURCE / "models" / "toy_point.py").read_text()
+
+
 @pytest.mark.slow
-def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    nbformat, nbclient = (pytest.importorskip(name) for name in ("nbformat", "nbclient"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-    monkeypatch.chdir(tmp_path)
-    notebook = nbformat.read(ROOT / "examples" / "own_data.ipynb", as_version=4)
-    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
-    assert (tmp_path / "visits" / "report.html").exists()
-    assert any("afa {'city':" in str(cell.get("outputs")) for cell in notebook.cells)
-    assert (tmp_path / "visits-model" / "README.md").exists()
+def test_the_module_of_one_s_own_in_contributing_works(tmp_path: Path):
+    _, own = PYTHON.findall((ROOT / "CONTRIBUTING.md").read_text())
+    (tmp_path / "mine.py").write_text(own)
+    model = ["--set", 'model={name="mine:line", slope=2.0}']
+    metrics = ["--set", "model.metrics=['accuracy', 'mine:top_two']", "--set", "metric=top_two"]
+    line, metric = several(
+        ["run", "toy", "--rounds", "2", *model, "--out", "line"],
+        ["run", "synthetic-points", "--rounds", "2", *metrics, "--out", "metric"],
+        cwd=tmp_path,
+        path=tmp_path,
+    )
+    for each in (line, metric):
+        assert each.returncode == 0, each.stderr
+    assert json.loads((tmp_path / "line" / "config.json").read_text())["model"]["slope"] == 2
+    summary = json.loads((tmp_path / "metric" / "summary.json").read_text())
+    for values in summary["test"].values():
+        assert values["top_two"] >= values["accuracy"]
+
+
+def test_the_licences_of_all_that_is_needed_are_listed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    names = {re.split(r"\W*[\[=><]", each)[0] for needed in lists for each in needed}
+    rows = re.findall(
+        r"^\| ([a-z].*?) \|", (ROOT / "docs" / "licences.md").read_text(), re.MULTILINE
+    )
+    listed = [name for row in rows for name in row.split(", ") if name != "package"]
+    assert sorted(listed) == sorted(names - {"agnosticfl"})
 
 
 def test_the_page_on_security_lists_the_attacks_that_are_played():

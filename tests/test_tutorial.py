@@ -22,7 +22,7 @@ ROUNDS = 30  # instead of the task's 300
 HOSPITALS = {"cleveland": 150, "hungarian": 140, "switzerland": 60, "va": 100}
 
 
-def made_up(folder: Path) -> None:
+def synthetic(folder: Path) -> None:
     """Four files of the same form as the real ones, with invented patients."""
     rng = np.random.default_rng(0)
     for hospital, rows in HOSPITALS.items():
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("tutorial")
     real = FOLDER / "heart_disease"
     if not real.is_dir():
-        made_up(place)
+        synthetic(place)
     else:
         for file in real.glob("processed.*.data"):
             shutil.copyfile(file, place / file.name)

@@ -128,3 +128,10 @@ def test_bad_input_gets_one_line_and_no_file(folder: Path, tmp_path: Path):
             invoke("predict", *words)
     assert {path.name for path in tmp_path.iterdir()} == before
     assert (tmp_path / "taken.csv").read_text() == "mine"
+
+
+def test_a_run_that_never_looked_at_held_out_clients_gives_its_last_model(tmp_path: Path):
+    sets = ["--rounds", "2", "--set", "evaluation_every=0"]
+    invoke("run", "toy", *sets, "--out", tmp_path / "run")
+    said = invoke("export", tmp_path / "run", "--out", tmp_path / "m")
+    assert said.endswith(f"the last model of {tmp_path / 'run'}, of round 2\n")

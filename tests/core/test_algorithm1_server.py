@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,13 +6,13 @@ import optax
 import pytest
 
 from agnosticfl.core.algorithm1 import (
-    at_most,
     domain_scaling,
     mean_domain_loss,
     push,
     server_step,
     step_weights,
 )
+from agnosticfl.core.channel import PLAIN, with_bounded_alpha
 from agnosticfl.core.state import ServerState, init_state
 from agnosticfl.weights import exponentiated_gradient, fixed
 
@@ -32,11 +30,11 @@ def test_alpha_is_weight_over_mean_count():
 
 
 def test_no_example_counts_more_than_so_many_times_the_mean_one():
-    counts = jnp.array([90.0, 10.0])
-    alpha = domain_scaling(jnp.array([0.5, 0.5]), counts)
+    weights, counts = jnp.array([0.5, 0.5]), jnp.array([90.0, 10.0])
+    alpha = with_bounded_alpha(domain_scaling, PLAIN._replace(most_alpha=4.0))(weights, counts)
     expected = [0.5 / 90, 4 / (90 + 10)]  # the second would be 0.05, five times the mean's 0.01
-    np.testing.assert_allclose(at_most(4.0, alpha, counts), expected, rtol=1e-6)
-    np.testing.assert_array_equal(at_most(math.inf, alpha, counts), alpha)
+    np.testing.assert_allclose(alpha, expected, rtol=1e-6)
+    assert with_bounded_alpha(domain_scaling, PLAIN) is domain_scaling
 
 
 def test_a_domain_absent_from_the_whole_window_keeps_its_last_mean():
@@ -84,10 +82,12 @@ def test_weights_that_are_not_finite_stay_as_they_were():
     rule = exponentiated_gradient(0.1)
     before = init_state({"w": jnp.zeros(1)}, optax.sgd(1.0), rule, 2, 2)
     loss, count = jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])
-    lost = step_weights(rule, before, jnp.array([jnp.nan, 2.0]), count)
+    lost, taken = step_weights(rule, before, jnp.array([jnp.nan, 2.0]), count)
+    assert not taken
     np.testing.assert_array_equal(lost.domain_weights, before.domain_weights)
-    after = step_weights(rule, lost, loss, count)  # and the next round goes on from there
+    after, taken = step_weights(rule, lost, loss, count)  # and the next round goes on from there
+    assert taken
     np.testing.assert_array_equal(
-        after.domain_weights, step_weights(rule, before, loss, count).domain_weights
+        after.domain_weights, step_weights(rule, before, loss, count)[0].domain_weights
     )
     assert after.domain_weights[1] > before.domain_weights[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Made-up patients in FLamby's tables of TCGA-BRCA."""
+"""Synthetic patients in FLamby's tables of TCGA-BRCA."""
 
 from pathlib import Path
 from typing import NamedTuple

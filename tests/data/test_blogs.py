@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blogs in the corpus's format, all of them made up; of the real ones nothing but counts."""
+"""Blogs in the corpus's format, all of them synthetic; of the real ones nothing but counts."""
 
 import io
 import tarfile

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FLamby's four hospitals: made-up patients, and the published counts on the real files."""
+"""FLamby's four hospitals: synthetic patients, and the published counts on the real files."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stays in intensive care: made-up ones in the challenge's format, and counts of the real ones."""
+"""Stays in intensive care: synthetic ones in the challenge's format, counts of the real ones."""
 
 import io
 import json

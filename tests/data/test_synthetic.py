@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Made-up data has the sizes, shares and difficulty that were asked for."""
+"""Synthetic data has the sizes, shares and difficulty that were asked for."""
 
 from typing import Any
 

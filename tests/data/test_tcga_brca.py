@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Survival in six regions: made-up patients in FLamby's tables, and counts of the real ones."""
+"""Survival in six regions: synthetic patients in FLamby's tables, and counts of the real ones."""
 
 import json
 from collections import Counter

@@ -407,7 +407,14 @@ def test_who_is_lost_in_an_evaluation_is_lost_in_that_and_in_no_round(
     write(state, SERVER_FILE, Server(0, 0.0, str(out), "", clients=()))
     caplog.set_level("INFO", "flwr")
     with watched(LOG, task, out, str(state), "text"):
-        play(tmp_path, task, keys=keys, faults={3: third_lost("Masked")}, minimum=4)
+        play(
+            tmp_path,
+            task,
+            keys=keys,
+            faults={3: third_lost("Masked")},
+            minimum=4,
+            deadline=2.0,
+        )
     status = read(state, STATUS, Status)
     assert status is not None
     assert {(lost.during, lost.kind, lost.round) for lost in status.lost} == {

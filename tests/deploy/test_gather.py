@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long the server waits for replies, and for whose."""
 
+import logging
+import math
 import time
 from typing import Any
 
 import pytest
+from benchmarks.soak import stages
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from agnosticfl.deploy.flower import federation
+from agnosticfl.deploy.flower import patience as waiting
 from agnosticfl.deploy.flower.federation import Attempt, Gathered, gather, request, stamp
+from agnosticfl.deploy.flower.patience import LULL, PAUSES, Patience, silence
 from agnosticfl.deploy.flower.records import ROUND
 from tests.deploy.fake import FakeGrid
 
@@ -33,26 +38,68 @@ def gathered(silent: int, seconds: float, **options: Any) -> tuple[Gathered, flo
     return found, time.monotonic() - begun
 
 
-@pytest.mark.parametrize(("silent", "replies"), [(0, 10), (1, 9), (2, 8)])
-def test_who_is_silent_costs_no_whole_step_if_no_more_are_lost_than_planned(
-    monkeypatch: pytest.MonkeyPatch, silent: int, replies: int
+def patience(least: int) -> Patience:
+    """A round that goes on with so many of ten, of whom one may well be silent."""
+    return Patience(0.1, lambda came: len(came) >= least)
+
+
+@pytest.mark.parametrize(
+    ("silent", "least", "seconds"),
+    [(0, 10, 0.0), (1, 9, 1.0), (1, 10, math.inf), (3, 7, 3.0), (3, 8, math.inf), (10, 0, 3.0)],
+)
+def test_the_silent_have_as_long_as_the_round_can_bear(silent: int, least: int, seconds: float):
+    came = range(CLIENTS - silent)
+    for pause in (0.1, LULL / PAUSES, 20.0):
+        expected = seconds * max(LULL, PAUSES * pause)
+        found = silence(patience(least), CLIENTS, came, silent, pause)
+        assert found == expected or silent == 0  # when nobody is, all has come
+
+
+@pytest.mark.parametrize(("silent", "least"), [(0, 10), (1, 9), (2, 8), (2, 9)])
+def test_who_is_silent_costs_no_whole_step_if_the_round_can_go_on(
+    monkeypatch: pytest.MonkeyPatch, silent: int, least: int
 ):
-    monkeypatch.setattr(federation, "LULL", 0.1)
-    found, seconds = gathered(silent, 1.5, most=9)
-    assert len(found.replies) == replies
-    assert (seconds >= 1.5) == (silent == 2)
+    monkeypatch.setattr(waiting, "LULL", 0.1)
+    found, seconds = gathered(silent, 1.0, patience=patience(least))
+    assert len(found.replies) == CLIENTS - silent
+    assert (seconds >= 1.0) == (CLIENTS - silent < least)
+    assert (seconds >= 0.3) == (silent == 2)
+
+
+@pytest.mark.parametrize("silent", [0, 1, 2])
+def test_those_of_the_next_round_are_heard_before_this_stage_ends(
+    monkeypatch: pytest.MonkeyPatch, silent: int
+):
+    """Beside two whose replies are enough, ten are asked, who reply later; one may be silent."""
+    monkeypatch.setattr(federation, "LULL", 0.3)
+
+    class Slow(FakeGrid):
+        looks = 0
+
+        def pull_messages(self, message_ids: Any) -> Any:
+            self.looks += 1
+            own = {"message-1", "message-2"}
+            return super().pull_messages(own if self.looks == 1 else message_ids)
+
+    grid = Slow([app] * 12, {place: lambda _: None for place in range(2, 2 + silent)})
+    content = RecordDict({ROUND: stamp(ATTEMPT)})
+    messages = [request(node, "query", content, 5.0) for node in grid.get_node_ids()]
+    options: Any = {"enough": 2, "counted": grid.nodes[:2], "patience": patience(2)}
+    begun = time.monotonic()
+    assert len(gather(grid, messages, ATTEMPT, seconds=5.0, **options).replies) == 12 - silent
+    assert (time.monotonic() - begun > 0.3) == (silent == 2)
 
 
 def test_without_a_plan_all_are_waited_for(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(federation, "LULL", 0.1)
+    monkeypatch.setattr(waiting, "LULL", 0.1)
     found, seconds = gathered(1, 1.0)
     assert len(found.replies) == 9
     assert seconds >= 1.0
 
 
-def test_the_last_have_as_long_again_as_the_others_took(monkeypatch: pytest.MonkeyPatch):
+def test_the_last_have_time_as_the_others_took_it(monkeypatch: pytest.MonkeyPatch):
     """Replies that are a while on their way: those of a slow network are not lost to its pace."""
-    monkeypatch.setattr(federation, "LULL", 0.01)
+    monkeypatch.setattr(waiting, "LULL", 0.01)
 
     class Slow(FakeGrid):
         begun = time.monotonic()
@@ -66,4 +113,12 @@ def test_the_last_have_as_long_again_as_the_others_took(monkeypatch: pytest.Monk
     content = RecordDict({ROUND: stamp(ATTEMPT)})
     messages = [request(node, "query", content, 5.0) for node in grid.get_node_ids()]
     grid.begun = time.monotonic()
-    assert len(gather(grid, messages, ATTEMPT, seconds=5.0, most=9).replies) == 10
+    assert len(gather(grid, messages, ATTEMPT, seconds=5.0, patience=patience(9)).replies) == 10
+
+
+def test_what_the_server_says_of_a_stage_can_be_read(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "flwr")
+    gathered(2, 0.1, stage="masked vectors")
+    found = stages(caplog.text)["masked vectors"]
+    assert (found["times"], found["answered"], found["asked"]) == (1, 8, 10)
+    assert 0 <= found["last_answer_after"] <= found["seconds"] < 5

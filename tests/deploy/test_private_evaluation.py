@@ -157,7 +157,7 @@ def test_a_look_that_a_resume_repeats_is_charged_again(tmp_path: Path):
 @pytest.mark.parametrize(
     ("dp", "more", "words"),
     [
-        ({"mode": "central"}, {}, "set dp.mode = 'distributed'"),
+        ({"silos": "domain"}, {}, "let the server evaluate"),
         ({}, {"weights_follow": "heldout"}, "set weights_follow = 'train'"),
         ({}, {"client_spread": True}, "client_spread"),
     ],

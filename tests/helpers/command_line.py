@@ -53,11 +53,15 @@ def called(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(line, status, out.getvalue(), err.getvalue())
 
 
-def printed_by(code: str, cwd: Path) -> str:
-    """What Python code prints that is run in a folder, without a new Python."""
+def printed_by(code: str, cwd: Path, variables: dict[str, Any] | None = None) -> str:
+    """What Python code prints that is run in a folder, without a new Python.
+
+    Args:
+      variables: those that the code finds, and where it leaves its own.
+    """
     out = io.StringIO()
     with contextlib.chdir(cwd), contextlib.redirect_stdout(out), _warnings_as_usual():
-        exec(code, {"__name__": "__main__"})
+        exec(code, {"__name__": "__main__"} if variables is None else variables)
     return out.getvalue()
 
 

@@ -29,7 +29,7 @@ def shell_commands() -> list[str]:
 
 def host_commands() -> list[str]:
     """What root types on a host, as other users or in containers."""
-    text = "".join(re.findall(r"```bash\n(.*?)```", DOCS, re.DOTALL))
+    text = "".join(re.findall(r"```bash.*?\n(.*?)```", DOCS, re.DOTALL))
     return re.findall(r"\bagnosticfl deploy .*", text)
 
 

@@ -29,7 +29,7 @@ from tests.helpers.runs import results
 
 @pytest.mark.parametrize("engine", ENGINES.names())
 def test_afl_takes_one_step_against_the_weighted_losses(engine: str):
-    """One step a round is gradient descent on Σ_i λ_i L_i, however many epochs there are."""
+    """One step per round is gradient descent on Σ_i λ_i L_i, however many epochs there are."""
     weights = np.array([0.3, 0.7])
     algorithm = agnostic_fedavg(
         quadratic(0.0), THREE, local_steps=1, epochs=4, weight_rule=projected_gradient(0.01),

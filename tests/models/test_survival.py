@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of survival: likelihoods by hand, and whole runs on made-up patients."""
+"""Models of survival: likelihoods by hand, and whole runs on synthetic patients."""
 
 import math
 from pathlib import Path
@@ -126,7 +126,7 @@ def test_an_option_of_another_kind_is_refused():
 
 @pytest.mark.slow
 def test_both_tasks_are_trained_and_exported(tmp_path: Path):
-    """On made-up patients, whose age decides; what is exported is as good as the report says."""
+    """On synthetic patients, whose age decides; what is exported is as good as the report says."""
     folder = write(tmp_path, patients(20))
     for task, sets in (("tcga-brca", False), ("tcga-brca-cox", True)):
         store = tmp_path / task

@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import pytest
 
-from agnosticfl.core.evaluate import compile_ahead, full_evaluator
+from agnosticfl.core.evaluate import compile_evaluation, full_evaluator
 from agnosticfl.engines.helpers.tuning import stopwatch
-from agnosticfl.runs.ahead import Wait, compiled_ahead
+from agnosticfl.runs.ahead import Wait, compile_rounds
 from agnosticfl.runs.build import build
 from agnosticfl.runs.compare import compare
 from agnosticfl.runs.config import Config
@@ -51,7 +51,7 @@ def compilations() -> Generator[list[str]]:
 def test_a_run_finds_its_rounds_compiled(tmp_path: Path, task: str):
     make_built = functools.partial(build, shared=Shared())
     with compilations() as before:
-        compiled_ahead(make_built, NO_TUNER, config(task))()
+        compile_rounds(make_built, NO_TUNER, config(task))()
     assert ROUNDS[task] in before
     with compilations() as names:
         run(config(task), tmp_path, make_built=make_built)
@@ -65,9 +65,9 @@ def test_a_private_run_is_not_played_ahead():
     def make_built(config: Config, *_: Any) -> Any:
         asked.append(config)
 
-    compiled_ahead(make_built, NO_TUNER, private)()
+    compile_rounds(make_built, NO_TUNER, private)()
     assert asked == []
-    compiled_ahead(make_built, NO_TUNER, config("toy"))()
+    compile_rounds(make_built, NO_TUNER, config("toy"))()
     assert asked == [config("toy")]
 
 
@@ -82,12 +82,12 @@ def test_it_is_not_played_beside_another_run_where_there_may_be_no_room(
         "agnosticfl.runs.ahead.jax", types.SimpleNamespace(local_devices=lambda: [card])
     )
     with compilations() as names:
-        compiled_ahead(make_built, NO_TUNER, config("toy"))()
+        compile_rounds(make_built, NO_TUNER, config("toy"))()
     assert (ROUNDS["toy"] in names) is played
 
 
 def test_what_goes_wrong_is_left_to_the_run():
-    compiled_ahead(functools.partial(build, shared=Shared()), NO_TUNER, resolve("mnist-writers"))()
+    compile_rounds(functools.partial(build, shared=Shared()), NO_TUNER, resolve("mnist-writers"))()
 
 
 def test_a_comparison_begins_all_that_it_can_and_waits_for_each_at_its_turn(tmp_path: Path):
@@ -122,7 +122,7 @@ def test_a_tuner_that_must_not_measure_takes_what_is_known(tmp_path: Path):
 def test_an_evaluation_finds_its_program_compiled():
     built = build(config("synthetic-images"))
     params = built.algorithm.init().params
-    compile_ahead(built.model, params, built.data.test, 16)
+    compile_evaluation(built.model, params, built.data.test, 16)
     with compilations() as names:
         full_evaluator(built.model, built.data.test, 16)(params)
     assert names == []

@@ -156,7 +156,6 @@ def test_held_out_weights_follow_what_clients_keep(tmp_path: Path):
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        (["dp.epsilon=8.0", "dp.delta=1e-6"], "set dp.mode = 'distributed'"),
         (["client_spread=true"], "nobody sees a single one's values"),
         (["evaluation_share=1.0"], "evaluation_share in task"),
     ],

@@ -144,7 +144,14 @@ def played(folder: Path, seed: int, *sets: str) -> tuple[dict[str, Any], list[An
 
 
 @pytest.mark.usefixtures("constant_noise")
-@pytest.mark.parametrize("sets", [(), ("evaluation_by=clients", "dp.mode=distributed")])
+@pytest.mark.parametrize(
+    "sets",
+    [
+        (),
+        pytest.param(("evaluation_by=clients",), marks=pytest.mark.slow),
+        ("evaluation_by=clients", "dp.mode=distributed"),
+    ],
+)
 def test_every_file_is_made_of_noised_sums(tmp_path: Path, sets: tuple[str, ...]):
     (one, arrays), (other, others) = (played(tmp_path / str(seed), seed, *sets) for seed in (1, 2))
     assert one.keys() == other.keys()

@@ -257,6 +257,7 @@ def test_a_process_alone_starts_its_device_in_a_thread(monkeypatch: pytest.Monke
     complaints: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", complaints.append)
     monkeypatch.setattr(jax, "devices", devices)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # as it would be from now on
     processes.start_device_ahead("host:1", 2, 0)
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     processes.start_device_ahead()
@@ -267,3 +268,15 @@ def test_a_process_alone_starts_its_device_in_a_thread(monkeypatch: pytest.Monke
             thread.join()
     assert started == ["agnosticfl-device"]
     assert complaints == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "false"), ("true", "true")])
+def test_memory_is_taken_as_it_is_needed_unless_the_user_wants_it_otherwise(
+    monkeypatch: pytest.MonkeyPatch, before: str | None, after: str
+):
+    name = "XLA_PYTHON_CLIENT_PREALLOCATE"
+    monkeypatch.setenv(name, str(before))  # what it is now comes back after the test
+    if before is None:
+        monkeypatch.delenv(name)
+    processes.start_device_ahead()
+    assert os.environ[name] == after

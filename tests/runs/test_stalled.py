@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A private run that does not learn says so, from its noised sums alone."""
+"""A private run that is not seen to learn says so, from its noised sums alone."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -27,8 +27,9 @@ WIGGLE = [0.1 * (-1) ** t for t in range(50)]
     ("losses", "message"),
     [
         ([2 - t / 50 + w for t, w in enumerate(WIGGLE)], None),
-        ([2 + w for w in WIGGLE], "does not learn: the noised training loss was 2 in the first 10"),
-        ([2 + t / 50 + w for t, w in enumerate(WIGGLE)], "and 2.89 in the last"),
+        ([2 + w for w in WIGGLE], "not seen to learn: the noised training loss was 2 ± 0.033 in"),
+        ([2 - t / 900 + w for t, w in enumerate(WIGGLE)], "and 1.95 ± 0.034 in the last"),
+        ([2 + t / 50 + w for t, w in enumerate(WIGGLE)], "and 2.89 ± 0.035 in the last"),
     ],
 )
 def test_losses_must_fall_by_more_than_their_noise(losses: list[float], message: str | None):

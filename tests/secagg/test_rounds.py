@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from agnosticfl.errors import BadInput
 from agnosticfl.secagg import member as client
 from agnosticfl.secagg import messages, primitives
-from agnosticfl.secagg.agreement import member, plan_of
+from agnosticfl.secagg.agreement import graph_of, member, plan_of
+from agnosticfl.secagg.draw import committee
 from agnosticfl.secagg.memory import changed
 from agnosticfl.secagg.messages import Complaint, Refused, Revealed, Shares, pack, parse
 from agnosticfl.secagg.opening import Opening
@@ -83,6 +84,36 @@ def test_drops_on_the_ring(data: st.DataObject):
     alive = left_at(silent, clients, "masked vectors")
     assert set(play.server.survivors) == alive
     np.testing.assert_array_equal(play.server.total, play.sum_of(sorted(alive)))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_knows_with_whose_replies_alone_a_sum_can_come(stage: str):
+    """All that come later stay; five of seven must."""
+    for silent in range(4):
+        play, gone = Play(federation(7)).until(stage), dict.fromkeys(range(silent), stage)
+        assert play.server.suffices(set(range(silent, 7))) == (silent <= 2)
+        if silent <= 2:
+            assert play.to_the_end(gone).server.total is not None
+        else:
+            with pytest.raises(Refused, match="is abandoned"):
+                play.to_the_end(gone)
+
+
+def test_on_the_ring_it_depends_on_where_the_silent_stand():
+    clients = 40
+    play = Play(federation(clients))
+    told = set(range(clients)) - set(committee(play.server.round, range(clients))[:5])
+    assert not play.server.suffices(told)  # the ring cannot be drawn
+    assert play.server.suffices(told | set(committee(play.server.round, range(clients))[:1]))
+    play.until("masked vectors")
+    order = graph_of(play.server.setup, play.server.ring).order
+    apart = {order[round(clients / 12 * i)] for i in range(12)}
+    assert play.server.suffices(set(order) - apart)
+    together = set(order[:12])
+    assert len(together) == len(apart)
+    assert not play.server.suffices(set(order) - together)
+    with pytest.raises(Refused, match=r"holders of client \d+'s secrets survived"):
+        play.to_the_end(dict.fromkeys(together, "masked vectors"))
 
 
 def test_too_few_at_each_stage_abandon_the_round():

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from agnosticfl.weights import aaggff, prop_fair, tilted
+from agnosticfl.registry import METHODS
+from agnosticfl.weights import aaggff, from_table, prop_fair, semi_variance, tilted
 from tests.weights.observed import stats
 
 LOSSES = ([1.0, 2.0, 4.0], [1.5, 1.0, 3.0], [0.5, 2.5, 2.0])
@@ -64,3 +65,44 @@ def test_term_weighs_by_the_slope_of_the_tilted_risk():
     rule = tilted(1 / tilt)
     ours, _ = rule.update(rule.init(jnp.array(p)), stats(losses.tolist()))
     np.testing.assert_allclose(ours, slopes, rtol=1e-4)
+
+
+def test_semi_vred_weighs_by_the_slope_of_mean_and_semi_variance():
+    """Σ_i p_i L_i + β Σ_i p_i (L_i − L̄)_+², by differences."""
+    p, beta, step = np.array([0.5, 0.3, 0.2]), 0.4, 1e-5
+
+    def risk(losses: NDArray[Any]) -> float:
+        above = np.maximum(losses - p @ losses, 0)
+        return float(p @ losses + beta * p @ above**2)
+
+    losses = np.array([1.0, 2.0, 1.5])
+    slopes = [(risk(losses + d) - risk(losses - d)) / (2 * step) for d in step * np.eye(3)]
+    rule = semi_variance(beta)
+    ours, _ = rule.update(rule.init(jnp.array(p, jnp.float32)), stats(losses.tolist()))
+    np.testing.assert_allclose(ours, slopes, rtol=1e-4)
+
+
+def fgdro(name: str, **options: float) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    """λ of the method after each round, and the running means of the losses until then."""
+    rule = from_table({**METHODS.get(name).settings["weight_rule"], **options})
+    state, means, found = rule.init(jnp.full(3, 1 / 3)), np.array(LOSSES[0]), []
+    for losses in LOSSES:
+        means = 0.9 * means + 0.1 * np.array(losses)
+        ours, state = rule.update(state, stats(losses))
+        found.append((np.asarray(ours), means))
+    return found
+
+
+def test_fgdro_kl_weighs_by_the_gradient_of_its_compositional_form():
+    """g_i / g / N with g_i = exp(u_i / τ) and g their mean."""
+    for ours, means in fgdro("fgdro-kl", temperature=0.5):
+        own = np.exp(means / 0.5)
+        np.testing.assert_allclose(ours, own / own.mean() / 3, rtol=1e-5)
+
+
+def test_fgdro_cvar_has_the_value_of_its_best_threshold():
+    """min_s Σ_i (u_i − s)_+ / K + s, whose best s is one of the u_i; K = 2 of N = 3."""
+    for ours, means in fgdro("fgdro-cvar", level=2 / 3):
+        values = [np.maximum(means - s, 0).sum() / 2 + s for s in means]
+        np.testing.assert_allclose(ours @ means, min(values), rtol=1e-5)
+        assert ours.max() <= 0.5 + 1e-6

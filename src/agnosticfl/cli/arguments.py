@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments and options that several commands have."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,29 @@ Which = Annotated[
         " the mean of all.",
     ),
 ]
+Compress = Annotated[
+    str | None,
+    typer.Option(metavar="bits=8", help="Smaller uploads: short for --set compress.bits=8."),
+]
+Secure = Annotated[
+    str | None,
+    typer.Option(metavar="simulate", help="Add up as secure aggregation does, in fixed point."),
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(help="Send the numbers to mlflow or wandb as well; may be repeated."),
+]
+Precision = Annotated[
+    str | None,
+    typer.Option(help="Of matrix products on accelerators: float32 (the default), tf32 or bf16."),
+]
+Cache = Annotated[
+    bool,
+    typer.Option(
+        "--cache/--no-cache", help="Remember compiled rounds between runs ($AGNOSTICFL_CACHE)."
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that is there.")]
 
 # Of a client of a federation.
 App = Annotated[Path, typer.Option(metavar="DIR", help="The folder that `init` wrote.")]
@@ -80,3 +104,23 @@ State = Annotated[Path, typer.Option(metavar="FOLDER", help="Where Flower keeps 
 def keys_of(table: str, text: str | None) -> list[str]:
     """`a=1,b=2` as settings of one table of the task."""
     return [f"{table}.{key}" for key in text.split(",")] if text else []
+
+
+def settings_of(
+    sets: list[str] | None,
+    secure: str | None = None,
+    dp: str | None = None,
+    compress: str | None = None,
+    precision: str | None = None,
+) -> list[str]:
+    """What the command line changes of the task; `a=1,b=2` are keys of one table."""
+    values = {"secure.name": secure, "precision": precision}
+    named = [f"{key}={value}" for key, value in values.items() if value]
+    return [*(sets or ()), *named, *keys_of("dp", dp), *keys_of("compress", compress)]
+
+
+def names_of(text: str | None, default: Sequence[str]) -> Sequence[str]:
+    """Names with commas between them."""
+    if text is None:
+        return default
+    return [name.strip() for name in text.split(",") if name.strip()]

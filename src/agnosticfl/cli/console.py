@@ -25,7 +25,7 @@ from agnosticfl.report import Comparison, short_help, tables
 from agnosticfl.report.painters import Painters
 from agnosticfl.report.terminal import terminal
 from agnosticfl.runs import processes
-from agnosticfl.runs.ahead import Ahead, MakeBuilt, compiled_ahead, not_ahead
+from agnosticfl.runs.ahead import Ahead, MakeBuilt, compile_rounds, not_ahead
 from agnosticfl.runs.cache import remember_compilations
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.records import Record
@@ -72,7 +72,7 @@ def compiling_ahead(make_built: MakeBuilt, cache: Path | None) -> Ahead:
     if jax.default_backend() == "cpu":
         return not_ahead
     tuner = stopwatch(None if cache is None else cache / "lanes.json", measuring=False)
-    return functools.partial(compiled_ahead, make_built, tuner)
+    return functools.partial(compile_rounds, make_built, tuner)
 
 
 @contextlib.contextmanager

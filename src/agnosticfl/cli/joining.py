@@ -66,7 +66,7 @@ def client(
     consent: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Take part only in runs whose names stand in FILE, one a line."
+            metavar="FILE", help="Take part only in runs whose names stand in FILE, one per line."
         ),
     ] = None,
     poll: Annotated[

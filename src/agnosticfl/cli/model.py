@@ -36,8 +36,9 @@ def export(
 
     chosen = export_run(run, out, which, overwrite)
     about = read_params(out / "model.safetensors").about
-    seen = f" ({about['metric']} {float(about['value']):.4g} of {about['domain']})"
-    why = seen if chosen == "best" else ""
+    why = ""
+    if chosen == "best":
+        why = f" ({about['metric']} {float(about['value']):.4g} of {about['domain']})"
     typer.echo(f"{out}: the {chosen} model of {run}, of round {about['round']}{why}")
 
 

@@ -8,7 +8,6 @@ others. docs/algorithm.md goes through it line by line.
 """
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -18,7 +17,7 @@ import optax
 from jax import Array
 
 from agnosticfl.core import tree
-from agnosticfl.core.channel import PLAIN, Channel, with_unit_alpha
+from agnosticfl.core.channel import PLAIN, Channel, with_bounded_alpha, with_unit_alpha
 from agnosticfl.core.contribution import Broadcast, ClientSum, SumOverClients, Total, usable
 from agnosticfl.core.model import Model, Params
 from agnosticfl.core.random import server_key, step_key
@@ -46,8 +45,8 @@ def agnostic_round(
     ) -> tuple[ServerState, RoundInfo]:
         state, info = step_model(server_optimizer, state, alpha, total)  # w_t, N_{t-r+1} … N_t
         loss = mean_domain_loss(total.domain_loss, total.domain_count)  # L = Σ_k L^k / N_t
-        state = step_weights(weight_rule, state, loss, total.domain_count)  # λ_t
-        return state, info._replace(domain_weights=state.domain_weights)
+        state, taken = step_weights(weight_rule, state, loss, total.domain_count)  # λ_t
+        return state, info._replace(domain_weights=state.domain_weights, weights_taken=taken)
 
     return one_exchange(sum_over_clients, after_sum, channel, seed)
 
@@ -59,12 +58,12 @@ def one_exchange(
     seed: int = 0,
 ) -> Callable[[ServerState, C], tuple[ServerState, RoundInfo]]:
     """w and α go down, Σ_k (β^k Δ^k, β^k, L^k, N^k) comes up; what then is `after_sum`'s."""
+    scaling = with_bounded_alpha(domain_scaling, channel)
     if channel.unit_alpha:
         sum_over_clients, channel = with_unit_alpha(sum_over_clients, channel)
 
     def round(state: ServerState, cohort: C) -> tuple[ServerState, RoundInfo]:
-        alpha = domain_scaling(state.domain_weights, state.window.mean)  # α = λ / mean_r N
-        alpha = at_most(channel.most_alpha, alpha, state.window.mean)
+        alpha = scaling(state.domain_weights, state.window.mean)  # α = λ / mean_r N
         sent = Broadcast(state.params, alpha, state.channel_state, state.client_rate)
         encoded = sum_over_clients(sent, cohort)
         return server_half(state, alpha, encoded)
@@ -97,6 +96,7 @@ def step_model(
         update_norm=tree.norm(tree.subtract(state.params, params)),
         left_out=total.left_out,
         step_taken=taken,
+        weights_taken=jnp.ones((), bool),
         channel_report={},
     )
     t = state.round + 1
@@ -109,17 +109,18 @@ def step_model(
 
 def step_weights(
     weight_rule: WeightRule, state: ServerState, mean_loss: Array, count: Array
-) -> ServerState:
+) -> tuple[ServerState, Array]:
     """The half of a round that gives λ_t, from what was measured and on how many examples.
 
     A λ_t that is not finite would leave every client out of all rounds to come: then λ and the
-    rule's state stay as they were, as w does in `server_step`.
+    rule's state stay as they were, as w does in `server_step`, and what comes second is False.
     """
     stats = DomainStats(mean_loss, count, state.window.mean)
     weights, rule_state = weight_rule.update(state.rule_state, stats)  # λ_t ∝ λ exp(γ_λ L)
     before = state.domain_weights, state.rule_state
-    weights, rule_state = tree.select(tree.all_finite(weights), (weights, rule_state), before)
-    return state._replace(domain_weights=weights, rule_state=rule_state)
+    taken = tree.all_finite(weights)
+    weights, rule_state = tree.select(taken, (weights, rule_state), before)
+    return state._replace(domain_weights=weights, rule_state=rule_state), taken
 
 
 # --- the server's formulas ------------------------------------------------------------------------
@@ -128,14 +129,6 @@ def step_weights(
 def domain_scaling(domain_weights: Array, mean_count: Array) -> Array:
     """α_i = λ_i / (Σ_{j=t-r}^{t-1} N_{j,i} / r)."""
     return domain_weights / mean_count
-
-
-def at_most(most: float, alpha: Array, mean_count: Array) -> Array:
-    """α, but no example counts more than `most` times the mean one.
-
-    That of the mean example is Σ_i α_i N_i / Σ_i N_i = 1 / Σ_i N_i, since Σ_i λ_i = 1.
-    """
-    return alpha if most == math.inf else jnp.minimum(alpha, most / jnp.sum(mean_count))
 
 
 def mean_update(total: ClientSum) -> Params:

@@ -148,6 +148,24 @@ def summand_zeros(channel: Channel, like: PyTree) -> Total:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
+def with_bounded_alpha(
+    scaling: Callable[[Array, Array], Array], channel: Channel
+) -> Callable[[Array, Array], Array]:
+    """(λ, mean N) -> α by `scaling`, but no example counts more than `channel.most_alpha` allows.
+
+    That is a multiple of what the mean one counts, Σ_i α_i N_i / Σ_i N_i = 1 / Σ_i N_i, since
+    Σ_i λ_i = 1.
+    """
+    if channel.most_alpha == math.inf:
+        return scaling
+
+    def bounded(domain_weights: Array, mean_count: Array) -> Array:
+        most = channel.most_alpha / jnp.sum(mean_count)
+        return jnp.minimum(scaling(domain_weights, mean_count), most)
+
+    return bounded
+
+
 def with_unit_alpha(
     sum_over_clients: SumOverClients[PyTree], channel: Channel
 ) -> tuple[SumOverClients[PyTree], Channel]:

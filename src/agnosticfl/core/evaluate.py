@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from agnosticfl.core import sampling
+from agnosticfl.core.compiling import for_nvidia
 from agnosticfl.core.federated import FederatedData, slices
 from agnosticfl.core.later import jax, numpy_of
 from agnosticfl.core.metrics import Mean, Reading, reading
@@ -139,7 +140,9 @@ def measurer(
     return measure
 
 
-def compile_ahead(model: Model, params: Params, data: FederatedData, batch_size: int = 512) -> None:
+def compile_evaluation(
+    model: Model, params: Params, data: FederatedData, batch_size: int = 512
+) -> None:
     """Compiles what measures parameters like these on `data`: whoever does finds it there."""
     if model.eager or data.num_examples == 0:
         return
@@ -234,7 +237,10 @@ def _found(model: Model, params: Params, examples: Examples, keeping: bool) -> A
 
 @functools.cache  # once for a model, whoever evaluates it
 def _compiled() -> Any:
-    return jax.jit(_per_example, static_argnums=(0, 3))
+    # To write products of its own and time them takes this compiler twenty times as long as all
+    # else here. It pays for the hundreds of rounds of a run, and not for its few evaluations.
+    options = for_nvidia(xla_gpu_enable_triton_gemm=False)
+    return jax.jit(_per_example, static_argnums=(0, 3), compiler_options=options)
 
 
 def _per_example(

@@ -51,6 +51,7 @@ class RoundInfo(NamedTuple):
     update_norm: Array  # ‖w_{t-1} − w_t‖
     left_out: Array  # clients whose contribution was not finite
     step_taken: Array  # False if there was nothing to step with, or the step was not finite
+    weights_taken: Array  # False if the rule's λ_t was not finite: λ is as it was
     channel_report: ChannelReport  # what the channel has to say of the round
     heldout_loss: Array | None = None  # [p] L_i at w_{t-1} of held-out clients, if λ follows those
     heldout_count: Array | None = None  # [p] and how many examples they have

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 import jax
 import numpy as np
 
+from agnosticfl.core.compiling import for_nvidia
 from agnosticfl.core.contribution import SumOverClients
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.sampling import Sampler
@@ -50,9 +51,8 @@ class Blocks(NamedTuple, Generic[C]):
 def compiled(function: F, **options: Any) -> F:
     """`jax.jit`, with loops that an NVIDIA card runs by itself, without asking the host."""
     kinds = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL"
-    on_card = {"xla_gpu_enable_command_buffer": kinds}
-    nvidia = "cuda" in jax.local_devices()[0].client.platform_version
-    return jax.jit(function, compiler_options=on_card if nvidia else None, **options)  # type: ignore[return-value]
+    on_card = for_nvidia(xla_gpu_enable_command_buffer=kinds)
+    return jax.jit(function, compiler_options=on_card, **options)  # type: ignore[return-value]
 
 
 def remembered(make: F) -> F:

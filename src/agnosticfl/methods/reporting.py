@@ -34,10 +34,12 @@ def moved_by_reports(
         key = jax.random.fold_in(server_key(seed, state.round), REPORT)
         total, report_state, report = channel.decode(state.report_state, encoded, key)
         loss = mean_domain_loss(total.domain_loss, total.domain_count)
-        state = step_weights(weight_rule, state, loss, total.domain_count)
+        state, taken = step_weights(weight_rule, state, loss, total.domain_count)
         said = {f"heldout_{name}": value for name, value in report.items()}
         info = info._replace(
-            domain_weights=state.domain_weights, channel_report={**info.channel_report, **said}
+            domain_weights=state.domain_weights,
+            weights_taken=taken,
+            channel_report={**info.channel_report, **said},
         )
         return state._replace(report_state=report_state), info, loss, total.domain_count
 

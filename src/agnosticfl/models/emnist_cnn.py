@@ -43,7 +43,8 @@ def cnn(
     Args:
       classes: K, how many labels there are.
       metrics: names of metrics of labels.
-      height, width: of an image in pixels.
+      height: of an image, in pixels.
+      width: the same.
       channels: numbers of a pixel, 3 for colours.
       class_weights: for each class, what the losses of its examples are multiplied with; λ follows
         the losses so weighted, while metrics stay as they are.

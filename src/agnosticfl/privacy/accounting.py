@@ -23,6 +23,16 @@ class Charge(NamedTuple):
     rounds: int
 
 
+class Asked(NamedTuple):
+    """Noised sums over all clients besides the rounds, paid for as a whole with the first round."""
+
+    noise: float  # z / s: in units of a client's largest vector
+    number: int
+    beyond: float  # what the discrete Gaussian costs beyond a Gaussian
+
+
+NOTHING_ASKED = Asked(1.0, 0, 0.0)
+
 Accountant: TypeAlias = Callable[[Sequence[Charge], float], float]  # (charges, δ) -> ε
 
 REPLACED = 2.0  # ‖v − v'‖ of two vectors of norm 1
@@ -113,7 +123,10 @@ def check_rounds(budget: Budget, noise: float, wanted: int) -> None:
 
 
 def sampled_gaussian(
-    rate: float, sensitivity: Callable[[float], float], lattice: Callable[[float, int], float]
+    rate: float,
+    sensitivity: Callable[[float], float],
+    lattice: Callable[[float, int], float],
+    asked: Asked = NOTHING_ASKED,
 ) -> Accountant:
     """Discrete Gaussian noise on the sum of a cohort drawn without replacement, c / K = `rate` (q).
 
@@ -126,18 +139,21 @@ def sampled_gaussian(
     Args:
       sensitivity: z -> s, the largest norm of a client's vector after it was rounded to integers.
       lattice: (z, rounds) -> what the discrete Gaussian costs beyond a Gaussian; see `off_lattice`.
+      asked: what is paid for besides.
     """
 
     def epsilon(charges: Sequence[Charge], delta: float) -> float:
         relative = tuple(Charge(z / sensitivity(z), rounds) for z, rounds in charges)
-        beyond = sum(lattice(*charge) for charge in charges)
-        return _composed_epsilon(rate, relative, delta) + beyond
+        beyond = sum(lattice(*charge) for charge in charges) + asked.beyond
+        return _composed_epsilon(rate, relative, asked, delta) + beyond
 
     return epsilon
 
 
 def one_release(
-    sensitivity: Callable[[float], float], lattice: Callable[[float, int], float]
+    sensitivity: Callable[[float], float],
+    lattice: Callable[[float, int], float],
+    asked: Asked = NOTHING_ASKED,
 ) -> Accountant:
     """One Gaussian mechanism whose answer comes round by round, as with correlated noise.
 
@@ -146,9 +162,9 @@ def one_release(
 
     Args:
       sensitivity: z -> the largest norm of one client's part of the whole answer.
-      lattice: as of `sampled_gaussian`.
+      lattice, asked: as of `sampled_gaussian`.
     """
-    whole = sampled_gaussian(1.0, sensitivity, lambda *_: 0.0)
+    whole = sampled_gaussian(1.0, sensitivity, lambda *_: 0.0, asked)
 
     def epsilon(charges: Sequence[Charge], delta: float) -> float:
         once = [charge._replace(rounds=1) for charge in charges]
@@ -171,9 +187,13 @@ def off_lattice(sigma: float, numbers: int) -> float:
 
 # A search for z takes seconds, and the runs of a comparison all ask for the same.
 @functools.lru_cache(maxsize=4096)
-def _composed_epsilon(rate: float, charges: tuple[Charge, ...], delta: float) -> float:
+def _composed_epsilon(
+    rate: float, charges: tuple[Charge, ...], asked: Asked, delta: float
+) -> float:
     """ε at δ of all these rounds, with noise in units of a client's largest vector."""
     total = [_loss_distribution(rate, noise).self_compose(rounds) for noise, rounds in charges]
+    if asked.number:
+        total.append(_loss_distribution(1.0, asked.noise).self_compose(asked.number))
     composed = functools.reduce(lambda one, other: one.compose(other), total)
     return composed.get_epsilon_for_delta(delta)
 

@@ -34,9 +34,9 @@ class Progress(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """When the runs of an algorithm were for the first time as good as the reference at its end."""
+    """From when on the runs of an algorithm stayed as good as the reference at its end."""
 
-    rounds: list[float]  # of the seeds that reached it
+    rounds: list[float]  # of the seeds that reached it and kept it
     bytes: list[float]
 
 
@@ -70,7 +70,7 @@ def ends(comparison: Comparison, course: Progress) -> dict[int, float]:
 
 
 def reaches(comparison: Comparison, course: Progress) -> dict[str, Reach]:
-    """What each algorithm needed to be as good as FedAvg (uniform) at its end.
+    """What each algorithm needed to be as good as FedAvg (uniform) at its end, and to stay so.
 
     Each seed is held against the reference of the same seed, which had the same held-out clients.
     """
@@ -102,7 +102,7 @@ def costs(comparison: Comparison) -> list[Grid]:
     ]
     caption = (
         f"{comparison.task}: rounds and bytes until the worst domain's {course.metric}, on"
-        f" {course.where}, was as good as that of FedAvg (uniform) at its end"
+        f" {course.where}, was as good as that of FedAvg (uniform) at its end, and stayed so"
         f"{seeds_text(comparison)}"
     )
     names = ("algorithm", f"{course.metric} at the end", "rounds to FedAvg's", "bytes to FedAvg's")
@@ -141,8 +141,8 @@ def _reach(curves: Sequence[Curve], targets: Sequence[float], higher: bool) -> R
     reach = Reach([], [])
     for curve, target in zip(curves, targets, strict=True):
         good = curve.values >= target if higher else curve.values <= target
-        if good.any():
-            first = int(np.argmax(good))
+        if good[-1]:
+            first = int(np.flatnonzero(np.append(True, ~good))[-1])  # after the last that was not
             reach.rounds.append(float(curve.rounds[first]))
             reach.bytes.append(float(curve.bytes[first]))
     return reach

@@ -101,9 +101,9 @@ def tune_study(
 
     Args:
       algorithms: name -> settings that only this one should use, as `[algorithms.NAME]` in a task.
-      keys, seeds, looks, budget, target: as for `tune`.
 
-    The other keywords are the keys of a task (docs/tasks.md), as for `study`.
+    `keys`, `seeds`, `looks`, `budget` and `target` are as for `tune`. The other keywords are the
+    keys of a task (docs/tasks.md), as for `study`.
     """
     out = Path(out)
     methods = {name: dict(own) for name, own in algorithms.items()}

@@ -31,7 +31,7 @@ def not_ahead(_: Config) -> Wait:
     return lambda: None
 
 
-def compiled_ahead(make_built: MakeBuilt, tuner: Tuner, config: Config) -> Wait:
+def compile_rounds(make_built: MakeBuilt, tuner: Tuner, config: Config) -> Wait:
     """Begins to compile the rounds of a run.
 
     Its first round, or block of rounds, is played and forgotten: the run itself will find the

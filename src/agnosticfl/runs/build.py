@@ -16,6 +16,7 @@ from agnosticfl import weights
 from agnosticfl.channels.compression import compressed
 from agnosticfl.channels.dp import Privacy, RunFacts, differential_privacy
 from agnosticfl.channels.dp.noise import independent, scale_among
+from agnosticfl.channels.dp.questions import Questions
 from agnosticfl.channels.fixed_point import simulated
 from agnosticfl.channels.noised_tallies import TallyNoise
 from agnosticfl.core import tree
@@ -201,10 +202,12 @@ def _noise_of_looks(
     secrets: Secrets | None,
     readings: Mapping[str, Reading],
 ) -> Callable[[int], TallyNoise] | None:
-    """Number of clients who evaluate -> the noise of their sum: that of a round, from each."""
+    """Number of clients who evaluate -> the noise of their sum: its own, or a round's from each."""
     if privacy is None or secrets is None:
         return None
     source, largest = noise_source(secrets), largest_values(config, readings)
+    if (answers := privacy.answers) is not None:
+        return lambda _: TallyNoise(answers.scale, independent(source, 1), largest)
 
     def noise(clients: int) -> TallyNoise:
         scale = scale_among(privacy.scale.noise, clients, min(privacy.scale.shares, clients))
@@ -295,12 +298,11 @@ def build_privacy(
         f" {config.sampling}",
     )
     check_learnt(data)
-    asked = _asked_of_all(config)
     train, heldout = data.train, _followed(config, data)
     shapes = contribution_shapes(model, train.num_domains)
     number = config.clients_per_round
-    sums = config.rounds + asked
-    facts = RunFacts(shapes, config.rounds, number, train.num_clients, secrets, silos, sums)
+    facts = RunFacts(shapes, config.rounds, number, train.num_clients, secrets, silos)
+    facts = _with_questions(facts, config, data)
     privacy: Privacy = call_with_options(differential_privacy, config.dp, "dp", facts)
     if heldout is None:
         return privacy
@@ -314,23 +316,30 @@ def build_privacy(
     return privacy._replace(reports=call_with_options(differential_privacy, own, where, facts))
 
 
-def _asked_of_all(config: Config) -> int:
-    """Sums of an evaluation by those who train, which count against the same clients."""
+def _with_questions(facts: RunFacts, config: Config, data: Splits) -> RunFacts:
+    """The same with what those who train are asked of models, which counts against their budget.
+
+    Sums of noise that clients add themselves are all alike; what a server adds is found for each.
+    """
     if config.evaluation_by == "server":
-        return 0
+        return facts
     assert config.dp is not None
     check(
-        config.dp.get("mode") == "distributed" and config.dp.get("silos") is None,
-        "dp: clients who evaluate (evaluation_by = 'clients') are those who train, and each of"
-        " their sums is counted as a round's is where nothing is gained by sampling: set dp.mode ="
-        " 'distributed', or let the server evaluate",
+        config.dp.get("silos") is None,
+        "dp: with silos clients are the owners of examples, whom nobody asks; let the server"
+        " evaluate, evaluation_by = 'server'",
     )
     check(
         config.weights_follow == "train",
         "dp: what clients hold out would count against those who train; set weights_follow ="
         " 'train'",
     )
-    return num_questions(config)
+    number = num_questions(config)
+    if config.dp.get("mode") == "distributed":
+        return facts._replace(sums=config.rounds + number)
+    clients = max(part.num_clients for part in (data.heldout, data.test) if part is not None)
+    rows = 1 + len({"loss", config.metric})  # of a `noised_tallies` vector, in each domain
+    return facts._replace(questions=Questions(number, clients, rows * data.train.num_domains))
 
 
 def check_learnt(data: Splits) -> None:

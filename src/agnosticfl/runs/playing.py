@@ -78,6 +78,7 @@ def numbers(info: RoundInfo) -> Record:
         "update_norm": float(info.update_norm),
         "left_out": int(info.left_out),
         "step_taken": bool(info.step_taken),
+        "weights_taken": bool(info.weights_taken),
         **heldout,
         **{name: float(value) for name, value in info.channel_report.items()},
     }

@@ -35,8 +35,11 @@ class Lost(Exception):
 def start_device_ahead(*given: str | int | None) -> None:
     """Lets a thread start the device, which takes an accelerator seconds, while this one goes on.
 
-    Several processes (`given` is as for `start`) must join first: for them it does nothing.
+    Several processes (`given` is as for `start`) must join first: their devices start then. An
+    accelerator's memory will be taken as it is needed, unless the user has told JAX otherwise: to
+    take three quarters of an H200's at its start, as JAX would, takes more than a second.
     """
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
     def devices() -> None:
         with contextlib.suppress(Exception), span("starting the device"):  # asked for again later

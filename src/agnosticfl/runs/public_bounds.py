@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds for a private run, found on data that is public or made up.
+"""Bounds for a private run, found on data that is public or synthetic.
 
 On such data nothing has to be hidden, so the quantiles that bounds should be at are followed. A
 private run starts from what is found, or stays there where its noise lets it follow nothing.

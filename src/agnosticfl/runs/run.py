@@ -45,10 +45,11 @@ from agnosticfl.runs.spending import Spending
 from agnosticfl.runs.summary import (
     absence,
     as_summary,
-    compile_ahead,
+    compile_evaluations,
     divergence,
     stalled,
     summarise,
+    weights_kept,
 )
 from agnosticfl.runs.summary import measured as unguarded
 from agnosticfl.runs.trackers import tracker
@@ -64,6 +65,7 @@ class Look(NamedTuple):
 
 
 NO_LOOK = Look(None)
+WARNINGS = ("diverged", "often_absent", "stalled", "weights_kept")  # lines of a summary, or None
 Lookout: TypeAlias = Callable[[int, Params], Look]  # (t, w_t) -> one, or none in this round
 
 
@@ -172,9 +174,9 @@ def _played_to_the_end(
         ready()
         with span("models and predictions"):
             summary = processes.from_first(lambda: _ended(built, out, state, spending))
-        for line in (summary["diverged"], summary["often_absent"], summary["stalled"]):
-            if line is not None:
-                say(f"warning: {line}")
+        for name in WARNINGS:
+            if summary[name] is not None:
+                say(f"warning: {summary[name]}")
         _warn_if_not_private(built, say)
         for sink in sinks:
             sink(config.rounds, scalars({built.judged_by: summary[built.judged_by]}, domains))
@@ -223,6 +225,7 @@ def _ended(built: Built, out: Path, state: ServerState, spending: Spending) -> d
         "diverged": divergence(summary, records, built.judged_by),
         "often_absent": absence(built.config, records, built.data.train.domains),
         "stalled": stalled(built, records),
+        "weights_kept": weights_kept(records),
     }
 
 
@@ -284,7 +287,7 @@ def _evaluation_ahead(built: Built, params: Params) -> Callable[[], None]:
 
     def compile() -> None:
         with contextlib.suppress(Exception), span("evaluation ahead"):  # said where it is needed
-            compile_ahead(built, params)
+            compile_evaluations(built, params)
 
     if jax.process_count() > 1:
         return lambda: None
@@ -333,7 +336,8 @@ def _clients_lookout(config: Config, judge: Judge, say: Callable[[str], Any]) ->
         found = judge(params, question(config, "look", t, "heldout"))
         if any(found.examples):
             return Look(found.domains, found.sent)
-        say(f"warning: no client had an example to look at after round {t}")
+        hidden = "" if config.dp is None else ", or noise hides what they said"
+        say(f"warning: no client had an example to look at after round {t}{hidden}")
         return Look(None, found.sent)
 
     return look

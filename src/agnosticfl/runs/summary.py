@@ -51,10 +51,10 @@ def measured(built: Built, params: Params, which: str, t: int) -> dict[str, Eval
     return found | {split: _on(built, data)(params) for split, data in _by_server(built).items()}
 
 
-def compile_ahead(built: Built, params: Params) -> None:
+def compile_evaluations(built: Built, params: Params) -> None:
     """Compiles what measures models of this run on the server, looks at held-out clients too."""
     for data in _by_server(built).values():
-        evaluate.compile_ahead(built.model, params, data, built.config.evaluation_batch_size)
+        evaluate.compile_evaluation(built.model, params, data, built.config.evaluation_batch_size)
 
 
 def _by_server(built: Built) -> dict[str, FederatedData]:
@@ -216,7 +216,7 @@ def _environment() -> dict[str, Any]:
 
 
 def stalled(built: Built, records: list[dict[str, Any]]) -> str | None:
-    """One line about a private run that does not learn, by what its noised sums tell; or None."""
+    """One line about a private run whose noised sums do not tell that it learns; or None."""
     part = len(records) // FIFTH
     if built.privacy is None or part < FEW:
         return None
@@ -231,9 +231,10 @@ def stalled(built: Built, records: list[dict[str, Any]]) -> str | None:
         return "the noise hides the losses of all domains: this budget is too small for this cohort"
     if last.mean > first.mean - 2 * math.hypot(first.error, last.error):
         return (
-            f"the run does not learn: the noised training loss was {first.mean:.3g} in the first"
-            f" {part} rounds and {last.mean:.3g} in the last; more clients per round, fewer rounds,"
-            " a larger epsilon or bounds that fit (`agnosticfl bounds`) leave less noise"
+            f"the run is not seen to learn: the noised training loss was {first.mean:.3g}"
+            f" ± {first.error:.2g} in the first {part} rounds and {last.mean:.3g}"
+            f" ± {last.error:.2g} in the last; more clients per round, fewer rounds, a larger"
+            " epsilon or bounds that fit (`agnosticfl bounds`) leave less noise"
         )
     return None
 
@@ -270,6 +271,18 @@ def absence(config: Config, records: list[dict[str, Any]], domains: Sequence[str
         f"absent from many of the {len(records)} rounds: {', '.join(rare)}; that counted as a loss"
         " of 0 (absent = 'zero', the paper's), so λ sank for want of clients;"
         " weight_rule.absent = 'presence' or 'hold' prevents it"
+    )
+
+
+def weights_kept(records: list[dict[str, Any]]) -> str | None:
+    """One line about rounds whose λ was not finite, so that it stayed as it was; or None."""
+    # A run that an older version began has records that do not say it.
+    rounds = [r["round"] for r in records if not r.get("weights_taken", True)]
+    if not rounds:
+        return None
+    return (
+        f"λ was left as it was in {len(rounds)} of {len(records)} rounds, first in round"
+        f" {rounds[0]}: what the rule made of the losses was not finite"
     )
 
 

@@ -8,7 +8,7 @@ docs/security.md.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from agnosticfl.secagg.graph import shuffled
 from agnosticfl.secagg.messages import Keys, Refused, Setup
@@ -32,6 +32,11 @@ def commitment(number: bytes, round: bytes, client: int) -> bytes:
 def committee(round: bytes, cohort: Sequence[int]) -> list[int]:
     """The clients whose numbers make the ring of a round."""
     return sorted(shuffled(derive(round, b"", b"committee"), cohort)[:MEMBERS])
+
+
+def suffice(round: bytes, cohort: Sequence[int], clients: Collection[int]) -> bool:
+    """Whether the numbers of these clients make a ring."""
+    return len(set(committee(round, cohort)) & set(clients)) >= MEMBERS - MISSING
 
 
 def check_number(setup: Setup, keys: Keys) -> None:

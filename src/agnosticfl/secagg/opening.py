@@ -15,7 +15,7 @@ from agnosticfl.errors import check
 from agnosticfl.secagg import derivation as keys
 from agnosticfl.secagg import primitives, rings
 from agnosticfl.secagg.agreement import digest_of, rings_of
-from agnosticfl.secagg.graph import holders_of, quorum
+from agnosticfl.secagg.graph import holders_of
 from agnosticfl.secagg.holders import beyond_reach, lost, peers
 from agnosticfl.secagg.messages import (
     MOST_NUMBERS,
@@ -74,9 +74,9 @@ class Opening(Stages):
             f"{short} of {length} numbers in {bits} bits; at most all, in 1 to 32",
         )
         stages = (
-            Stage("masked vectors", self._take_masked, self._send_survivors),
-            Stage("survivors", self._take_confirmed, self._send_unmask),
-            Stage("unmasking", self._take_revealed, self._finish),
+            Stage("masked vectors", self._take_masked, self._enough_vectors, self._send_survivors),
+            Stage("survivors", self._take_confirmed, self._enough_signed, self._send_unmask),
+            Stage("unmasking", self._take_revealed, self._enough_shares, self._finish),
         )
         super().__init__(prepared.setup, prepared.holders, prepared.agreement.fewest, stages)
         round = digest_of(prepared.setup)
@@ -112,6 +112,10 @@ class Opening(Stages):
         self.contradictions |= {(client, other) for other in accused}
         raise Complained(f"it cannot open the boxes of {', '.join(map(str, accused))}")
 
+    def _enough_vectors(self, clients: Collection[int]) -> bool:
+        needed = [*clients, *lost(self._holders, self._shared, clients)]
+        return len(clients) >= self._quorum and not beyond_reach(self._holders, needed, clients)
+
     def _send_survivors(self, replies: Mapping[int, None]) -> Mapping[int, bytes]:
         self.survivors = list(replies)
         self._check_enough(replies, "sent their vectors")
@@ -124,8 +128,12 @@ class Opening(Stages):
         primitives.check_signature(self._roster[client], signature, signed)
         return signature
 
+    def _enough_signed(self, clients: Collection[int]) -> bool:
+        needed = [*self.survivors, *self._lost()]
+        return len(clients) >= self._quorum and not beyond_reach(self._holders, needed, clients)
+
     def _send_unmask(self, replies: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        least = quorum(len(self._setup.cohort))
+        least = self._quorum
         if len(replies) < least:
             raise self._abandoned(f"{len(replies)} signed the list, and {least} must")
         self._check_holders(set(replies), "signed")
@@ -148,7 +156,7 @@ class Opening(Stages):
         """Its neighbours who signed, and as many more as make the quorum without itself."""
         near = peers(self._holders, client, signed)
         far = [c for c in signed if c != client and c not in set(near)]
-        return sorted([*near, *far[: max(0, quorum(len(self._setup.cohort)) - 1 - len(near))]])
+        return sorted([*near, *far[: max(0, self._quorum - 1 - len(near))]])
 
     def _take_revealed(self, client: int, reply: bytes) -> Revealed:
         sent = self._parse(client, reply, Revealed)
@@ -157,6 +165,11 @@ class Opening(Stages):
         if not self._is_own_seed(client, sent.own_seed):
             raise Refused("the seed of its own mask is not the one it committed to")
         return sent
+
+    def _enough_shares(self, clients: Collection[int]) -> bool:
+        """Who replies tells its own seed; of the others shares are needed."""
+        needed = [*(c for c in self.survivors if c not in clients), *self._lost()]
+        return not beyond_reach(self._holders, needed, clients)
 
     def _finish(self, replies: Mapping[int, Revealed]) -> Mapping[int, bytes]:
         self.unmasked = set(replies)

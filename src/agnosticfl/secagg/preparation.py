@@ -8,7 +8,7 @@
 It can be done while the sum of another round is being opened.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, TypeVar
 
 from agnosticfl.errors import check
@@ -25,7 +25,7 @@ from agnosticfl.secagg.agreement import (
     plan_of,
 )
 from agnosticfl.secagg.graph import neighbours
-from agnosticfl.secagg.holders import Holders, peers
+from agnosticfl.secagg.holders import Holders, connected, peers
 from agnosticfl.secagg.messages import Keys, Peers, Refused, Setup, Shares, pack, parse
 from agnosticfl.secagg.primitives import Ed25519PrivateKey
 from agnosticfl.secagg.stages import Stage, Stages
@@ -83,8 +83,8 @@ class Preparation(Stages):
         setup = setup._replace(signature=key.sign(keys.signed_by_server(setup)))
         unknown = Holders({}, setup.threshold)  # until it is known who stands where
         stages = (
-            Stage("keys", self._take_keys, self._send_peers),
-            Stage("shares", self._take_shares, self._finish),
+            Stage("keys", self._take_keys, self._enough_keys, self._send_peers),
+            Stage("shares", self._take_shares, self._enough_shares, self._finish),
         )
         super().__init__(setup, unknown, agreement.fewest, stages)
         self._agreement, self._key, self._name, self._ring = agreement, key, digest_of(setup), b""
@@ -101,6 +101,10 @@ class Preparation(Stages):
         if is_ring(self._setup):
             draws.check_number(self._setup, sent)
         return sent
+
+    def _enough_keys(self, clients: Collection[int]) -> bool:
+        drawn = not is_ring(self._setup) or draws.suffice(self._name, self._setup.cohort, clients)
+        return drawn and len(clients) >= self._quorum
 
     def _send_peers(self, replies: Mapping[int, Keys]) -> Mapping[int, bytes]:
         packed = {client: pack(sent) for client, sent in replies.items()}
@@ -133,6 +137,9 @@ class Preparation(Stages):
         if set(boxes) != set(peers(self._holders, client, self._keys)):
             raise Refused("the boxes are not for its neighbours")
         return boxes
+
+    def _enough_shares(self, clients: Collection[int]) -> bool:
+        return len(connected(self._holders, clients)) >= self._quorum
 
     def _finish(self, replies: Mapping[int, Mapping[int, bytes]]) -> Mapping[int, bytes]:
         shared = self._connected(replies)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agnosticfl.errors import check
+from agnosticfl.secagg.graph import quorum
 from agnosticfl.secagg.holders import Holders, connected
 from agnosticfl.secagg.messages import Over, Refused, Setup, pack
 from agnosticfl.secagg.primitives import CryptoError
@@ -23,6 +24,7 @@ class Stage(NamedTuple):
 
     name: str
     take: Callable[[int, bytes], Any]  # what it does with the reply of a client
+    suffices: Callable[[Collection[int]], bool]  # whether a sum can come of these clients alone
     go_on: Callable[[Any], Mapping[int, bytes]]  # and with all of them: the next requests
 
 
@@ -43,6 +45,7 @@ class Stages:
     def __init__(self, setup: Setup, holders: Holders, fewest: int, stages: Sequence[Stage]):
         self._setup, self._holders, self._fewest = setup, holders, fewest
         self._stages, self._replies = list(stages), dict[int, Any]()
+        self._quorum = quorum(len(setup.cohort))
         self.requests: Mapping[int, bytes] = {}
         self.dropped: dict[int, str] = {}
         self.declined: set[int] = set()
@@ -87,6 +90,13 @@ class Stages:
         replies, self._replies = dict(sorted(self._replies.items())), {}
         self.requests = self._stages[0].go_on(replies)
         del self._stages[0]
+
+    def suffices(self, clients: Collection[int]) -> bool:
+        """Whether a sum can come of the round if, of those asked now, these alone have replied.
+
+        Nobody may be lost after them then; without them it is certain that the round fails.
+        """
+        return self._stages[0].suffices(clients)
 
     def _is_awaited(self, client: int) -> bool:
         """Whether it was asked, and nothing is known of its answer yet."""

@@ -111,7 +111,7 @@ def _by_presence() -> LossTransform:
         present = stats.domain_count > 0
         seen = Presence(seen.rounds + 1, seen.present + present.astype(seen.present.dtype))
         loss = stats.mean_loss * tree.divide(seen.rounds, seen.present)
-        return stats._replace(mean_loss=jnp.nan_to_num(loss)), seen
+        return stats._replace(mean_loss=loss), seen
 
     return LossTransform(init, update)
 

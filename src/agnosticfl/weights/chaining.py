@@ -57,6 +57,8 @@ def chain(*parts: Part) -> WeightRule:
         new = list(states)
         for i, part in enumerate(before):
             stats, new[i] = part.update(states[i], stats)
+            # A loss that overflowed is the largest number: an infinity would make 0 · ∞ or ∞ − ∞.
+            stats = stats._replace(mean_loss=jnp.nan_to_num(stats.mean_loss))
         weights, new[place] = rule.update(states[place], stats)
         carried = True
         for i, part in enumerate(after, place + 1):

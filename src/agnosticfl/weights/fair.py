@@ -7,13 +7,12 @@ The gradient of a function of the losses, Φ(L_1 … L_p), is Σ_i (∂Φ/∂L_i
 import jax.numpy as jnp
 from jax import Array
 
+from agnosticfl.core.tree import SMALLEST
 from agnosticfl.core.weight_rule import WeightRule
 from agnosticfl.errors import check
 from agnosticfl.options import NotNegative, Positive
 from agnosticfl.registry import WEIGHT_RULES
-from agnosticfl.weights.response import Prior, best_response, check_positive
-
-LARGEST_LOSS = 1e30  # with it no difference of two losses is an infinity
+from agnosticfl.weights.response import LARGEST_LOSS, Prior, best_response, bounded, check_positive
 
 
 @WEIGHT_RULES.add("prop_fair")
@@ -30,9 +29,11 @@ def prop_fair(baseline: Positive, margin: Positive = 0.2, prior: Prior = "start"
     """
     check_positive(baseline, "baseline (M)")
     check_positive(margin, "margin (ε)")
+    # Within these bounds neither a utility nor one over it overflows, or is too small.
+    highest, lowest = min(baseline, LARGEST_LOSS), min(max(margin, SMALLEST), LARGEST_LOSS)
 
     def solve(p: Array, loss: Array) -> Array:
-        return _shares(p / jnp.maximum(baseline - _bounded(loss), margin))
+        return _shares(p / jnp.maximum(highest - bounded(loss), lowest))
 
     return best_response(solve, prior)
 
@@ -52,16 +53,12 @@ def semi_variance(strength: NotNegative, prior: Prior = "start") -> WeightRule:
     check(strength >= 0, f"strength (β) is {strength}; it must be a number ≥ 0")
 
     def solve(p: Array, loss: Array) -> Array:
-        loss = _bounded(loss)
+        loss = bounded(loss)
         above = jnp.maximum(loss - jnp.sum(p * loss), 0)
         gain = above - jnp.sum(p * above)
-        return _shares(p * jnp.maximum(1 + 2 * strength * gain, 0))
+        return _shares(p * jnp.clip(1 + 2 * min(strength, LARGEST_LOSS) * gain, 0, LARGEST_LOSS))
 
     return best_response(solve, prior)
-
-
-def _bounded(loss: Array) -> Array:
-    return jnp.clip(loss, -LARGEST_LOSS, LARGEST_LOSS)
 
 
 def _shares(weights: Array) -> Array:

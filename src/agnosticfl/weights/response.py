@@ -20,6 +20,7 @@ from agnosticfl.errors import check, choose
 from agnosticfl.options import NotNegative, Positive, PositiveShare
 from agnosticfl.registry import WEIGHT_RULES
 
+LARGEST_LOSS = 1e30  # with it no difference of two losses is an infinity
 LARGEST_GAP = 1e12  # between two losses, in units of τ: a domain so far behind has no weight
 SMALLEST_PRIOR = 1e-12  # below this p_i counts as 0
 
@@ -88,7 +89,7 @@ def q_fair(q: NotNegative, prior: Prior = "start") -> WeightRule:
 
     def solve(p: Array, loss: Array) -> Array:
         log_loss = jnp.log(jnp.maximum(loss, tree.SMALLEST))
-        return softmax(jnp.log(p) + q * (log_loss - jnp.max(log_loss)))
+        return softmax(jnp.log(p) + min(q, LARGEST_GAP) * (log_loss - jnp.max(log_loss)))
 
     return best_response(solve, prior)
 
@@ -140,7 +141,8 @@ def cvar(level: PositiveShare, prior: Prior = "start") -> WeightRule:
     )
 
     def solve(p: Array, loss: Array) -> Array:
-        room = p / level
+        # More than all there is would only overflow, and what is below SMALLEST counts as 0.
+        room = jnp.minimum(p / max(level, tree.SMALLEST), 1.0)
         order = jnp.argsort(-loss)
         taken = jnp.cumsum(room[order]) - room[order]  # by the domains that are worse
         filled = jnp.clip(1 - taken, 0.0, room[order])
@@ -154,9 +156,15 @@ def check_positive(value: float, what: str) -> None:
     check(np.isfinite(value) and value > 0, f"{what} is {value}; it must be a number above 0")
 
 
+def bounded(loss: Array) -> Array:
+    """Losses of which no difference is an infinity."""
+    return jnp.clip(loss, -LARGEST_LOSS, LARGEST_LOSS)
+
+
 def _gaps(loss: Array, temperature: float) -> Array:
     """(L_i − max L) / τ, from the differences: losses of any size make no infinity."""
-    return jnp.maximum((loss - jnp.max(loss)) / temperature, -LARGEST_GAP)
+    loss, unit = bounded(loss), min(max(temperature, tree.SMALLEST), LARGEST_LOSS)
+    return jnp.maximum((loss - jnp.max(loss)) / unit, -LARGEST_GAP)
 
 
 def _normalised(weights: Array) -> Array:

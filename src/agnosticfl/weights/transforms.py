@@ -61,7 +61,7 @@ def optimistic() -> LossTransform:
         present, loss = stats.domain_count > 0, stats.mean_loss
         change = jnp.where(present & last.ever, loss - last.loss, 0)
         remembered = Seen(jnp.where(present, loss, last.loss), last.ever | present)
-        return stats._replace(mean_loss=jnp.nan_to_num(loss + change)), remembered
+        return stats._replace(mean_loss=loss + change), remembered
 
     return LossTransform(_nothing_seen, update)
 

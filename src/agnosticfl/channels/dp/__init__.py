@@ -30,6 +30,7 @@ from agnosticfl.channels.dp.noise import (
     scale_for,
     units_for,
 )
+from agnosticfl.channels.dp.questions import Answers, Questions, find_answers
 from agnosticfl.core import tree
 from agnosticfl.core.channel import ChannelBuilder
 from agnosticfl.core.contribution import ChannelState, ClientSum
@@ -37,7 +38,7 @@ from agnosticfl.core.later import jnp
 from agnosticfl.errors import check, choose
 from agnosticfl.options import AtLeastOne, Positive
 from agnosticfl.privacy import accounting, ledger
-from agnosticfl.privacy.accounting import ROUNDED, Accountant, Budget, Charge
+from agnosticfl.privacy.accounting import NOTHING_ASKED, ROUNDED, Accountant, Budget, Charge
 from agnosticfl.privacy.entropy import Secrets, fresh_secret
 from agnosticfl.privacy.ledger import Plan
 from agnosticfl.privacy.noise_source import noise_source
@@ -60,6 +61,7 @@ class RunFacts(NamedTuple):
     silos: Sequence[Silo] | None = None  # where clients are, if those are owners of examples
     sums: int | None = None  # of one client that are opened in all; T if None
     federation: "Federation | None" = None  # if clients are somewhere else
+    questions: Questions | None = None  # to all clients besides the sums, with noise of their own
 
 
 class Federation(NamedTuple):
@@ -85,6 +87,7 @@ class Privacy(NamedTuple):
         None  # owners, per round, what it costs
     )
     federation: Federation | None = None
+    answers: Answers | None = None  # the noise of what all clients are asked besides
     # Of the held-out clients, if their losses move λ. Nobody is in both groups, so a client spends
     # what its own group does.
     reports: "Privacy | None" = None
@@ -191,6 +194,9 @@ def differential_privacy(
         f"dp: separation is {separation}; independent noise needs none",
     )
 
+    answers = None if run.questions is None else find_answers(run.questions, epsilon, delta)
+    asked = NOTHING_ASKED if answers is None else answers.asked
+
     def units_of(z: float) -> int:
         return units_for(most, z * wide)
 
@@ -210,9 +216,9 @@ def differential_privacy(
             return accounting.known_cohorts(sensitivity)
         if (found := strategy) is not None:
             return accounting.one_release(
-                lambda z: sensitivity_of(found, size, units or units_of(z)), lattice
+                lambda z: sensitivity_of(found, size, units or units_of(z)), lattice, asked
             )
-        return accounting.sampled_gaussian(rate, sensitivity, lattice)
+        return accounting.sampled_gaussian(rate, sensitivity, lattice, asked)
 
     worst = max(rates)
     budget = accounting.check_budget(Budget(epsilon, delta, accountant(None, worst)))
@@ -253,6 +259,7 @@ def differential_privacy(
         strategy,
         counted or None,
         run.federation,
+        answers,
     )
 
 

@@ -96,6 +96,12 @@ class Coming:
         """What clients of a round that is given up are told."""
         return pack(Over(self.number))
 
+    def suffices(self, nodes: Collection[int]) -> bool:
+        """Whether a sum can come of it if these nodes alone reply; of joins the server says it."""
+        if self._preparation is None:
+            return True
+        return self._preparation.suffices({self._place(node) for node in nodes})
+
     def receive(self, node: int, reply: bytes) -> None:
         """Takes the reply of a node."""
         if self._preparation is not None:

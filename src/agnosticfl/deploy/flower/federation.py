@@ -15,7 +15,9 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from agnosticfl.deploy.flower.patience import LULL, Patience, silence
 from agnosticfl.deploy.flower.records import DECLINED, ROUND
+from agnosticfl.deploy.flower.whole import push_some
 from agnosticfl.deploy.task import EVALUATION, NO_PROGRESS, TRAINING, sum_called
 from agnosticfl.errors import check
 from agnosticfl.secagg.graph import waited_for
@@ -27,7 +29,6 @@ LOG = logging.getLogger("flwr")  # Flower's own, so that `flwr log` shows these 
 SHORTEST, LONGEST = 0.05, 1.0  # seconds between two looks for replies, or for clients
 SHARE = 0.2  # of the time waited so far: what waiting may add
 EACH = 0.002  # seconds for each reply that is waited for: those of many come together
-LULL = 5.0  # seconds for the last few, at least, when most have replied
 UNWILLING = "does not join"  # what is said of a client that declines
 
 
@@ -176,45 +177,52 @@ def gather(
     seconds: float,
     stage: str | None = None,
     enough: int | None = None,
-    most: int | None = None,
+    patience: Patience | None = None,
     counted: Collection[int] | None = None,
     refusal: Callable[[RecordDict], str | None] = lambda _: None,
 ) -> Gathered:
     """Sends messages and waits for their replies.
 
-    Returns when `enough` usable ones have come, when all have, or after `seconds`. What comes later
-    is never looked at: its message ends with this call, its token belongs to no other attempt.
+    Returns when `enough` usable ones have come, when all have, when the `patience` with those who
+    are silent is over, or after `seconds`. What comes later is never looked at: its message ends
+    with this call, its token belongs to no other attempt.
 
     Args:
       stage: what this is called in the log; by default as the messages are.
-      most: as many replies as come if no more are lost than was planned for; then the others have
-        as long again as these took, so that who is silent does not cost all of `seconds`.
-      counted: the nodes whose replies count for `enough`; by default all.
+      patience: without it, who is silent costs all of `seconds`.
+      counted: the nodes whose replies count for `enough` and `patience`; by default all. Others are
+        waited for a little when these are done, until all have replied but those who may well be
+        silent.
       refusal: content of a reply -> why it cannot be right; None if it can.
     """
     kind = stage or (messages[0].metadata.message_type if messages else "nothing")
-    about = {"stage": kind, "asked": len(messages if counted is None else counted)}
+    own = {message.metadata.dst_node_id for message in messages} if counted is None else counted
+    about = {"stage": kind, "asked": len(own)}
     say(attempt, "stage", "%(stage)s: %(asked)d are asked", about)
-    sent = zip(grid.push_messages(messages), messages, strict=True)
+    sent = zip(push_some(grid, messages), messages, strict=True)
     waiting = {number: message.metadata.dst_node_id for number, message in sent if number}
-    replies, refused, come, declined = list[Message](), 0, 0, set[int]()
+    replies, refused, declined = list[Message](), 0, set[int]()
+    came = set[int]()  # those of whom a reply counts
+    beside = patience.planned(len(messages) - len(own)) if patience else 0
     begun = last = time.monotonic()
-    while waiting and come != enough:
+    longest = 0.0  # pause between two replies
+    while waiting:
         looked = time.monotonic()
         for reply in grid.pull_messages(list(waiting)):
             node = waiting.pop(reply.metadata.reply_to_message_id, None)
             if node is None:
                 continue
-            last = time.monotonic()
-            counts = counted is None or node in counted
-            if counts and come == enough:
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+            if node in own and len(came) == enough:
                 _say_of(node, attempt, "late", "%(stage)s: client %(client)s is not needed", about)
                 continue
             lost = _no_answer(reply, node)
             wrong = None if lost else _foreign(reply.content, attempt) or refusal(reply.content)
             if lost is None and wrong is None:
                 replies.append(reply)
-                come += counts
+                if node in own:
+                    came.add(node)
                 continue
             if lost == UNWILLING:  # which is nothing that went wrong
                 declined.add(node)
@@ -226,22 +234,27 @@ def gather(
             words = "%(stage)s: client %(client)s %(why)s"
             _say_of(node, attempt, "lost", words, {**about, "why": reason}, logging.WARNING)
         now = time.monotonic()
-        lull = most is not None and come >= most and now - last > max(LULL, last - begun)
-        if lull or now - begun > seconds:
+        silent = sum(node in own for node in waiting.values())
+        done = silent == 0 or len(came) == enough
+        if done and len(waiting) - silent <= beside:
             break
-        if waiting and come != enough:
-            # The SuperLink may have held the look until there was something to see.
-            time.sleep(max(pause(now - last) - (now - looked), EACH * len(waiting), 0.0))
+        lull = LULL if done else math.inf
+        if patience and not done:
+            lull = silence(patience, len(own), came, silent, longest)
+        if now - last > lull or now - begun > seconds:
+            break
+        # The SuperLink may have held the look until there was something to see.
+        time.sleep(max(pause(now - last) - (now - looked), EACH * len(waiting), 0.0))
     for node in waiting.values():
         # Who is not needed is no loss; under secure sums it is, which is said there.
         words = "%(stage)s: client %(client)s %(why)s"
         why = {**about, "why": "is no longer waited for"}
-        late = come == enough
+        late = len(came) == enough
         event, level = ("late", logging.INFO) if late else ("lost", logging.WARNING)
         _say_of(node, attempt, event, words, why, level)
-    came = {"came": len(replies) if counted is None else come, "seconds": time.monotonic() - begun}
-    words = "%(stage)s: %(came)d of %(asked)d in %(seconds).1f s"
-    say(attempt, "answers", words, {**about, **came})
+    found = {"came": len(came), "seconds": time.monotonic() - begun, "last": last - begun}
+    words = "%(stage)s: %(came)d of %(asked)d in %(seconds).1f s, the last after %(last).1f s"
+    say(attempt, "answers", words, {**about, **found})
     return Gathered(replies, refused, frozenset(declined))
 
 

@@ -17,7 +17,7 @@ open one sum of a round only, so a sum is kept as soon as it is open, and a roun
 it is being opened is given up: the model stays as it was.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,6 +46,7 @@ from agnosticfl.deploy.flower.federation import (
     select,
     stamp,
 )
+from agnosticfl.deploy.flower.patience import Patience
 from agnosticfl.deploy.flower.records import (
     AHEAD,
     ARRAYS,
@@ -63,7 +64,6 @@ from agnosticfl.errors import check
 from agnosticfl.files import write_bytes
 from agnosticfl.runs.config import Config, most_clients
 from agnosticfl.secagg.agreement import Agreement, in_words, num_with_domain
-from agnosticfl.secagg.graph import waited_for
 from agnosticfl.secagg.messages import Refused
 from agnosticfl.secagg.opening import Opening
 from agnosticfl.secagg.primitives import KEY, Ed25519PrivateKey, digest, verify_key
@@ -296,18 +296,20 @@ class SecureStrategy(AgnosticStrategy):
         content = RecordDict({ROUND: stamp(attempt), SECURE: ConfigRecord({REQUEST: coming.over})})
         nodes = coming.nodes.values()
         messages = [request(node, STEP, content, self.policy.step) for node in nodes]
-        gather(grid, messages, attempt, seconds=self.policy.step, most=0)
+        ready = Patience(1.0, lambda _: True)  # nothing depends on their answers
+        gather(grid, messages, attempt, seconds=self.policy.step, patience=ready)
 
     def _ask(self, grid: Grid, coming: Coming, attempt: Attempt) -> None:
         """One exchange of a round that is being prepared, on its own."""
         messages = self._messages(coming, coming.requests, attempt)
+        least = max(self.policy.minimum, self.agreement.fewest)
         gathered = gather(
             grid,
             messages,
             attempt,
             seconds=self.policy.step,
             stage=coming.stage,
-            most=self._most(len(coming.nodes) or len(messages)),
+            patience=self._patience(coming.suffices, least),
             refusal=_no_answer,
         )
         before = set(coming.dropped)
@@ -318,9 +320,13 @@ class SecureStrategy(AgnosticStrategy):
         coming.advance()
         self._say_dropped(coming.dropped, before, attempt)
 
-    def _most(self, cohort: int) -> int:
-        """How many of a cohort there are at any stage, if no more are lost than planned for."""
-        return waited_for(cohort, self.agreement.dropout)
+    def _patience(self, suffices: Callable[[Collection[int]], bool], least: int) -> Patience:
+        """With those who are silent at one stage: a tenth of those who are asked in it may well be.
+
+        That is more than a tenth of the cohort in all its stages; whether enough are left is seen
+        at each of them (`suffices`).
+        """
+        return Patience(self.agreement.dropout, lambda came: len(came) >= least and suffices(came))
 
     def _say_dropped(
         self, dropped: Mapping[int, str], before: Collection[int], attempt: Attempt
@@ -375,6 +381,12 @@ class SecureStrategy(AgnosticStrategy):
         if following:
             messages += self._messages(following, ahead, attempt)
         room = enough_vectors(self.policy, len(nodes), self.agreement.dropout)
+
+        def suffices(came: Collection[int]) -> bool:
+            return opening.suffices({place_of[node] for node in came})
+
+        # Who works slowly is not silent: c reports are waited for, though fewer would do.
+        patience = self._patience(suffices, self.policy.clients if work else 0)
         gathered = gather(
             grid,
             messages,
@@ -382,7 +394,7 @@ class SecureStrategy(AgnosticStrategy):
             seconds=seconds,
             stage=opening.stage,
             enough=room if work else None,
-            most=None if work else self._most(len(nodes)),
+            patience=patience,
             counted=place_of,
             refusal=_no_answer,
         )

@@ -6,7 +6,7 @@ same fields make the status, so nothing is told twice and the rounds know of no 
 
     waiting     round, kind, attempt, connected, needed   for enough clients
     stage       round, kind, attempt, stage, asked        messages are out
-    answers     the same, came, seconds                   and their answers are in
+    answers     the same, came, seconds, last             and their answers are in
     lost        round, kind, client, why                  a client that does not stay to the end
     evaluation  bytes_down, bytes_up                      by clients is done
     round       round, record                             is done

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What MkDocs does beside its own work: pages that lie elsewhere are in the site too.
+
+They are where a reader of the repository looks for them, with links that lead there: some at its
+root, and the examples, whose cells become a page each.
+"""
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+ROOTED = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "report-a-weakness.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
+}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages that lie elsewhere."""
+    for rooted, name in ROOTED.items():
+        text = (ROOT / rooted).read_text("utf-8").replace("](docs/", "](")
+        files.append(File.generated(config, name, content=text))
+    notebooks = _notebooks()
+    for program in notebooks.programs():
+        text = notebooks.page(program.read_text("utf-8")).replace("](../docs/", "](../")
+        files.append(File.generated(config, f"examples/{program.stem}.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Links to those pages lead to the site's."""
+    for rooted, name in ROOTED.items():
+        markdown = re.sub(rf"\]\((\.\./)?{re.escape(rooted)}", f"]({name}", markdown)
+    return re.sub(r"\]\((?:\.\./)?examples/(\w+)\.(py|ipynb)\)", r"](examples/\1.md)", markdown)
+
+
+def _notebooks() -> Any:
+    """The script that reads examples."""
+    place = ROOT / "examples" / "notebooks.py"
+    spec = importlib.util.spec_from_file_location("notebooks", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

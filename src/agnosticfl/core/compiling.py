@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the compiler is told beyond the program."""
+
+from agnosticfl.core.later import jax
+
+
+def for_nvidia(**options: str | bool) -> dict[str, str | bool] | None:
+    """These options where the device is an NVIDIA card, and None elsewhere: nobody else knows them.
+
+    They come from XLA's own list; what is not in it is refused when something is compiled.
+    """
+    card = "cuda" in jax.local_devices()[0].client.platform_version
+    return options if card else None
