@@ -22,7 +22,7 @@ def test_what_is_used_of_flower_s_inside_is_there():
     made = inspect.getsource(connection._http.http_request_response)
     assert "with FleetHttpClient.from_server_address(" in made
     assert "client.SendNodeHeartbeat(" in made
-    assert connection._http.FleetHttpClient is Lively
+    assert issubclass(connection._http.FleetHttpClient, Lively)
 
 
 def test_between_two_signs_of_life_a_node_is_not_taken_for_lost():

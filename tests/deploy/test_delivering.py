@@ -7,20 +7,18 @@ import importlib
 import inspect
 import threading
 import time
-import warnings
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from agnosticfl.deploy.flower import delivering, mail
 from agnosticfl.deploy.flower.alive import INTERVAL, Alive
 from agnosticfl.deploy.flower.delivering import FLEET, RUNTIME, Hold
 from agnosticfl.deploy.flower.mail import Mail
+from tests.deploy.links import Link, make_link
 
 
 def test_what_is_used_of_flower_s_inside_is_there():
@@ -86,63 +84,9 @@ def test_what_nobody_fetches_is_forgotten(monkeypatch: pytest.MonkeyPatch):
     assert [bool(post.here(10 + number)) for number in range(4)] == [False, False, True, True]
 
 
-class Link(NamedTuple):
-    """A real state of a SuperLink, with one run and one client, whose key is b"key"."""
-
-    state: Any
-    post: Mail
-    nodes: delivering.Nodes
-    alive: Alive
-    run: int
-    node: int
-
-    def send(self) -> str:
-        """A message to the client, of which no part is there yet."""
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = self.run, 2, 1
-        content = RecordDict({"a": ConfigRecord({"time": time.time_ns()})})
-        message = Message(content, self.node, "train", ttl=60.0)
-        message.metadata.__dict__["_message_id"] = message.object_id
-        objects = importlib.import_module("flwr.supercore.inflatable.inflatable_object")
-        with objects.no_object_id_recompute():
-            parts, tree = objects.get_all_nested_objects(message), objects.get_object_tree(message)
-            session = self.state.start_session(self.run)
-            stored, missing = self.state.store_message_and_object_tree(message, tree, session)
-            assert stored
-            assert not self.post.here(self.node)
-            for name in missing:
-                self.state.store_object(self.run, session, name, parts[name].deflate())
-        return message.metadata.message_id
-
-    def look(self) -> list[str]:
-        return [found.metadata.message_id for found in self.state.get_message_ins(self.node, 1)]
-
-    def confirm(self, message: str) -> None:
-        self.state.object_store.delete(message)
-
-
 @pytest.fixture
 def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
-    inside = importlib.import_module
-    factories: Any = inside("flwr.server.superlink.linkstate.linkstate_factory")
-    stores: Any = inside("flwr.supercore.object_store.object_store_factory")
-    federations: Any = inside("flwr.superlink.federation.noop_federation_manager")
-    constants: Any = inside("flwr.supercore.constant")
-    post, nodes, alive = Mail(), delivering.Nodes(), Alive()
-    database = str(tmp_path / "superlink.db")
-    monkeypatch.setattr(factories, "SqlLinkState", delivering.delivering(post, nodes, alive))
-    manager = federations.NoOpFederationManager()
-    with warnings.catch_warnings():  # Flower's, of what makes its tables
-        warnings.simplefilter("ignore", DeprecationWarning)
-        state = factories.LinkStateFactory(
-            database, manager, stores.ObjectStoreFactory(database)
-        ).state()
-    manager.linkstate = state
-    node = state.create_node("aid", "name", b"key", 30.0)
-    assert state.activate_node(node, 30.0)
-    run = state.create_run(
-        None, None, None, {}, constants.NOOP_FEDERATION_ID, None, "aid", "serverapp"
-    )
-    return Link(state, post, nodes, alive, run, node)
+    return make_link(tmp_path, monkeypatch)
 
 
 def test_a_message_whose_delivery_was_lost_is_given_again(link: Link):

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from agnosticfl.deploy.flower import federation
 from agnosticfl.deploy.flower import patience as waiting
 from agnosticfl.deploy.flower.federation import Attempt, Gathered, gather, request, stamp
-from agnosticfl.deploy.flower.patience import LULL, Patience, silence
+from agnosticfl.deploy.flower.patience import LULL, PAUSES, Patience, silence
 from agnosticfl.deploy.flower.records import ROUND
 from tests.deploy.fake import FakeGrid
 
@@ -49,9 +49,9 @@ def patience(least: int) -> Patience:
 )
 def test_the_silent_have_as_long_as_the_round_can_bear(silent: int, least: int, seconds: float):
     came = range(CLIENTS - silent)
-    for took in (0.1, LULL, 20.0):
-        expected = seconds * max(LULL, took)
-        found = silence(patience(least), CLIENTS, came, silent, took)
+    for pause in (0.1, LULL / PAUSES, 20.0):
+        expected = seconds * max(LULL, PAUSES * pause)
+        found = silence(patience(least), CLIENTS, came, silent, pause)
         assert found == expected or silent == 0  # when nobody is, all has come
 
 
@@ -97,7 +97,7 @@ def test_without_a_plan_all_are_waited_for(monkeypatch: pytest.MonkeyPatch):
     assert seconds >= 1.0
 
 
-def test_the_last_have_as_long_again_as_the_others_took(monkeypatch: pytest.MonkeyPatch):
+def test_the_last_have_time_as_the_others_took_it(monkeypatch: pytest.MonkeyPatch):
     """Replies that are a while on their way: those of a slow network are not lost to its pace."""
     monkeypatch.setattr(waiting, "LULL", 0.01)
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 from flwr.app import Message
 
 from agnosticfl.deploy.flower.alive import Lively
+from agnosticfl.deploy.flower.whole import Whole, sending
 from agnosticfl.deploy.keys import read_node_key
 from agnosticfl.errors import BadInput
 
@@ -47,8 +48,12 @@ def _not_let_in(_code: int, message: str = "") -> NoReturn:
     raise NotLetIn(" ".join(message.split()))
 
 
+class WholeFleet(Whole, Lively):
+    """A client's own client of a SuperLink."""
+
+
 _http.flwr_exit = _not_let_in
-_http.FleetHttpClient = Lively
+_http.FleetHttpClient = WholeFleet
 
 
 @contextlib.contextmanager
@@ -94,7 +99,8 @@ def push(connection: Connection, run: int, reply: Message) -> None:
     reply.metadata.__dict__["_message_id"] = reply.object_id
     with _objects.no_object_id_recompute():
         parts = _objects.get_all_nested_objects(reply)
-        missing, session = connection.send(reply, _objects.get_object_tree(reply), 0.0)
+        with sending([reply]):
+            missing, session = connection.send(reply, _objects.get_object_tree(reply), 0.0)
         _parts.push_objects(
             parts,
             lambda name, content: connection.push_object(run, session, name, content),

@@ -20,11 +20,14 @@ import importlib
 import threading
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from agnosticfl.deploy.flower.alive import Alive
+from agnosticfl.deploy.flower.asgi import Receive, Send, again, answer, body_of
 from agnosticfl.deploy.flower.mail import Mail, Receiver
+from agnosticfl.deploy.flower.shelf import Shelf, shelving
+from agnosticfl.deploy.flower.short import Short
 from agnosticfl.deploy.flower.sparing import sparing
 
 HOLD = 20.0  # seconds that a client waits for a message in one request; Flower's clients give it 30
@@ -39,23 +42,20 @@ _sql: Any = importlib.import_module("flwr.server.superlink.linkstate.sql_linksta
 _factory: Any = importlib.import_module("flwr.server.superlink.linkstate.linkstate_factory")
 _fleet: Any = importlib.import_module("flwr.proto.fleet_pb2")
 _runtime: Any = importlib.import_module("flwr.proto.runtime_pb2")
-_media: str = importlib.import_module("flwr.supercore.protobuf.constants").PROTOBUF_MEDIA_TYPE
 _key: str = importlib.import_module("flwr.supercore.constant").FLEET_HTTP_PUBLIC_KEY_HEADER
-
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
 Nodes: TypeAlias = dict[bytes, int]  # a node's public key -> its number
 
 
-def delivering(mail: Mail, nodes: Nodes, alive: Alive) -> type:
+def delivering(mail: Mail, nodes: Nodes, alive: Alive, shelf: Shelf) -> type:
     """Flower's state of a SuperLink that tells `mail` what it takes in and gives away.
 
     Args:
       nodes: filled with those that have asked for something, and asked in the place of the state.
       alive: told who signs off.
+      shelf: has the messages that came with all their parts.
     """
-    base: Any = sparing(_sql.SqlLinkState)
+    base: Any = shelving(sparing(_sql.SqlLinkState), shelf)
 
     class Delivering(base):
         def __init__(self, *args: Any, **options: Any):
@@ -183,16 +183,16 @@ class Hold:
         if path not in (FLEET, RUNTIME):
             await self.app(scope, receive, send)
             return
-        body = await _body(receive)
+        body = await body_of(receive, MOST)
         if body is None:  # longer than any request of these
-            await _answer(send, 413)
+            await answer(send, 413)
         elif path == RUNTIME:
             await self._wait(_replies(body), self.soon, receive)
-            await self.app(scope, _again(body, receive), send)
+            await self.app(scope, again(body, receive), send)
         elif await self._worth(self._own(scope, body), receive):
-            await self.app(scope, _again(body, receive), send)
+            await self.app(scope, again(body, receive), send)
         else:
-            await _answer(send, 200)  # nothing: a `PullMessagesResponse` with no message
+            await answer(send, 200)  # nothing: a `PullMessagesResponse` with no message
 
     def _own(self, scope: Mapping[str, Any], body: bytes) -> int | None:
         """Who asks for messages; None if that is not the node of the key, or not known to be."""
@@ -229,35 +229,6 @@ class Hold:
             gone.cancel()
 
 
-async def _body(receive: Receive) -> bytes | None:
-    """A request's body; None if it is too long, or never comes to its end."""
-    parts, size = list[bytes](), 0
-    while True:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if message["type"] != "http.request" or size > MOST:
-            return None
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """What `receive` would have given."""
-    first = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def again() -> Mapping[str, Any]:
-        return first.pop() if first else await receive()
-
-    return again
-
-
-async def _answer(send: Send, status: int) -> None:
-    headers = [(b"content-type", _media.encode()), (b"content-length", b"0")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
-
-
 def _public_key(scope: Mapping[str, Any]) -> bytes:
     """The key that a request comes with; empty if there is none, of which no node is known."""
     found = [value for name, value in scope["headers"] if name == _key.encode()]
@@ -283,16 +254,17 @@ def _replies(body: bytes) -> list[str]:
         return []
 
 
-def install(module: Any, mail: Mail) -> None:
-    """Puts `Delivering` and `Hold` into Flower's SuperLink, whose main module is given."""
+def install(module: Any, mail: Mail, shelf: Shelf) -> None:
+    """Puts `Delivering`, `Hold` and `Short` into Flower's SuperLink, whose main module is given."""
     import uvicorn
 
     nodes, alive = Nodes(), Alive()
-    _factory.SqlLinkState = delivering(mail, nodes, alive)
+    _factory.SqlLinkState = delivering(mail, nodes, alive, shelf)
     create, shutdown = module.create_app, uvicorn.Server.shutdown
 
     def create_app(*args: Any, **options: Any) -> Any:
         app = create(*args, **options)
+        app.add_middleware(Short)
         app.add_middleware(Hold, mail=mail, nodes=nodes, alive=alive)
         state = app.state.linkstate_factory.state()
         threading.Thread(target=alive.keep_writing, args=[state], daemon=True).start()

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 
 from agnosticfl.deploy.flower.patience import LULL, Patience, silence
 from agnosticfl.deploy.flower.records import DECLINED, ROUND
+from agnosticfl.deploy.flower.whole import push_some
 from agnosticfl.deploy.task import EVALUATION, NO_PROGRESS, TRAINING, sum_called
 from agnosticfl.errors import check
 from agnosticfl.secagg.graph import waited_for
@@ -198,19 +199,21 @@ def gather(
     own = {message.metadata.dst_node_id for message in messages} if counted is None else counted
     about = {"stage": kind, "asked": len(own)}
     say(attempt, "stage", "%(stage)s: %(asked)d are asked", about)
-    sent = zip(grid.push_messages(messages), messages, strict=True)
+    sent = zip(push_some(grid, messages), messages, strict=True)
     waiting = {number: message.metadata.dst_node_id for number, message in sent if number}
     replies, refused, declined = list[Message](), 0, set[int]()
     came = set[int]()  # those of whom a reply counts
     beside = patience.planned(len(messages) - len(own)) if patience else 0
     begun = last = time.monotonic()
+    longest = 0.0  # pause between two replies
     while waiting:
         looked = time.monotonic()
         for reply in grid.pull_messages(list(waiting)):
             node = waiting.pop(reply.metadata.reply_to_message_id, None)
             if node is None:
                 continue
-            last = time.monotonic()
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
             if node in own and len(came) == enough:
                 _say_of(node, attempt, "late", "%(stage)s: client %(client)s is not needed", about)
                 continue
@@ -237,7 +240,7 @@ def gather(
             break
         lull = LULL if done else math.inf
         if patience and not done:
-            lull = silence(patience, len(own), came, silent, last - begun)
+            lull = silence(patience, len(own), came, silent, longest)
         if now - last > lull or now - begun > seconds:
             break
         # The SuperLink may have held the look until there was something to see.

@@ -3,8 +3,9 @@
 
 Nobody knows whether a client that is silent will ever reply. Without it the round may fail, and
 then the whole time of the stage is its own. If the round can go on without it, waiting costs
-everybody else: so it has as long again as the others took, and three times as long where more are
-silent than was planned for, since the next one who is lost may be one too many.
+everybody else: so it has twice as long as the longest pause between two replies was so far (which
+is long where clients differ, and short where a busy server hears one after the other), and three
+times that where more are silent than was planned for: the next who is lost may be one too many.
 """
 
 import math
@@ -12,6 +13,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 LULL = 5.0  # seconds that the silent have, at least
+PAUSES = 2.0  # times the longest pause so far
 LONGER = 3.0  # times as long, where they are more than planned for
 
 
@@ -27,16 +29,16 @@ class Patience(NamedTuple):
 
 
 def silence(
-    patience: Patience, asked: int, came: Collection[int], silent: int, took: float
+    patience: Patience, asked: int, came: Collection[int], silent: int, pause: float
 ) -> float:
     """Seconds without a reply after which nobody else is waited for.
 
     Args:
       came: the nodes whose replies are there.
       silent: how many of those who were asked have not replied.
-      took: seconds until the last reply.
+      pause: the longest between two replies, or before the first, in seconds.
     """
     if not patience.suffices(came):
         return math.inf
-    lull = max(LULL, took)
+    lull = max(LULL, PAUSES * pause)
     return lull if silent <= patience.planned(asked) else LONGER * lull

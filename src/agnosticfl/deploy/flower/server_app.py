@@ -21,6 +21,7 @@ from agnosticfl.deploy.flower.farewell import say_farewell
 from agnosticfl.deploy.flower.federation import LOG, RoundPolicy
 from agnosticfl.deploy.flower.records import to_record
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
+from agnosticfl.deploy.flower.whole_grid import use_whole
 from agnosticfl.deploy.node.examples import with_domains
 from agnosticfl.deploy.schema import check_schema, schema_of
 from agnosticfl.deploy.seeing.keeping import watched
@@ -40,6 +41,7 @@ def server_app(folder: Path | str, model: Model | None = None) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:  # pyright: ignore[reportUnusedFunction]
+        use_whole(grid)
         play(read_task(Path(folder)), context.run_config, grid, model)
 
     return app

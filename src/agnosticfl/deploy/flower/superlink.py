@@ -17,8 +17,11 @@ from weakref import WeakSet
 
 import uvicorn
 
+from agnosticfl.deploy.flower import handing
+from agnosticfl.deploy.flower import shelf as shelves
 from agnosticfl.deploy.flower.delivering import install
 from agnosticfl.deploy.flower.mail import Mail
+from agnosticfl.deploy.flower.shelf import Shelf
 from agnosticfl.deploy.flower.sparing import taking_turns, with_own_layers
 from agnosticfl.deploy.local_user import Place, own
 from agnosticfl.deploy.seeing.logs import TextLines
@@ -70,7 +73,10 @@ def main() -> None:
     """
     module: Any = importlib.import_module("flwr.superlink.main")
     command: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
-    install(module, Mail())
+    shelf = Shelf()
+    shelves.install(shelf)
+    handing.install(shelf)
+    install(module, Mail(), shelf)
     module._get_middleware = with_own_layers(module._get_middleware)
     database: Any = importlib.import_module("flwr.supercore.sql_mixin").SqlMixin
     database.session = taking_turns(database.session)
