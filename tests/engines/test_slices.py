@@ -38,7 +38,7 @@ from tests.engines.devices import (
     starts_them,
 )
 from tests.engines.sums import sums
-from tests.engines.test_tuning import logistic
+from tests.engines.tasks import logistic
 from tests.helpers.problems import quadratic, random_federated
 from tests.helpers.runs import results
 
