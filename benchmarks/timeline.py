@@ -7,7 +7,8 @@ Each time the command runs in a process of its own, in an empty folder, with ful
 before the first fills them. With --empty the caches are emptied before each. Every instant of the
 main thread counts for the innermost span that it is in; what other threads do meanwhile stands
 beside it, and so do the processor seconds of the process, which a busy machine does not stretch.
-Tracing, compiling and loading what was compiled are told by JAX itself, imports by Python.
+Tracing, compiling and loading what was compiled are told by JAX itself, imports by Python. Programs
+that take long to compile are named.
 """
 
 import argparse
@@ -25,7 +26,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 # The order of the table; spans with other names come after these.
 ORDER = (
@@ -61,6 +62,8 @@ JAX = {
 }
 LOADING = "/jax/compilation_cache/cache_retrieval_time_sec"  # part of a compilation that is spared
 MAIN = "MainThread"
+LONG = 0.5  # seconds of a compilation that is named
+Noted: TypeAlias = tuple[str, float, float, str, str]  # name, start, end, thread, program
 
 
 def main() -> None:
@@ -117,8 +120,18 @@ def timed(command: Sequence[str], folder: Path, cache: Path) -> dict[str, Any]:
         "cpu_s": (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime),
         "main_thread_s": main_thread,
         "other_threads_s": dict(others),
+        "compiling_s": compilations(told["spans"]),
         "load": os.getloadavg()[0],
     }
+
+
+def compilations(spans: Iterable[Sequence[Any]]) -> dict[str, float]:
+    """Program and thread -> seconds that it took to compile."""
+    total = defaultdict[str, float](float)
+    for name, start, end, thread, program in spans:
+        if name == "compiling":
+            total[f"{program}, {'main thread' if thread == MAIN else thread}"] += end - start
+    return dict(total)
 
 
 def self_seconds(spans: Iterable[Sequence[Any]], begun: float, end: float) -> dict[str, float]:
@@ -175,6 +188,10 @@ def table(found: Sequence[Mapping[str, Any]], command: str, empty: bool) -> str:
         f"| **on the clock** (median of {len(found)}, load {load:.1f}) | **{wall:.2f}** | |"
     )
     lines.append(f"| processor seconds | {cpu:.2f} | |")
+    for name in dict.fromkeys(n for one in found for n in one["compiling_s"]):
+        seconds = median(lambda one, n=name: one["compiling_s"].get(n, 0.0))
+        if seconds >= LONG:
+            lines.append(f"| compiling of {name} | {seconds:.2f} | |")
     return "\n".join(lines)
 
 
@@ -183,13 +200,13 @@ def table(found: Sequence[Mapping[str, Any]], command: str, empty: bool) -> str:
 
 def inner(out: Path, command: Sequence[str]) -> None:
     """The command itself, with somebody who listens."""
-    begun, spans = time.time(), list[tuple[str, float, float, str]]()
+    begun, spans = time.time(), list[Noted]()
     _time_imports(spans)
     from agnosticfl.cli import main as program
     from agnosticfl.spans import Span, listen
 
     def note(span: Span) -> None:
-        spans.append(tuple(span))
+        spans.append((span.name, span.start, span.end, span.thread, ""))
 
     listen(note)
     sys.argv = ["agnosticfl", *command]
@@ -200,7 +217,7 @@ def inner(out: Path, command: Sequence[str]) -> None:
         out.write_text(json.dumps(told), encoding="utf-8")
 
 
-def _time_imports(spans: list[tuple[str, float, float, str]]) -> None:
+def _time_imports(spans: list[Noted]) -> None:
     """Notes the outermost imports of each thread: those within them are theirs."""
     usual, within, heard = builtins.__import__, threading.local(), list[bool]()
 
@@ -218,33 +235,34 @@ def _time_imports(spans: list[tuple[str, float, float, str]]) -> None:
         finally:
             within.one, end = False, time.time()
             if end - start > 1e-4:  # the others were there
-                spans.append(("imports", start, end, threading.current_thread().name))
+                spans.append(("imports", start, end, threading.current_thread().name, ""))
                 listen_to_jax()
 
     builtins.__import__ = timed_import
 
 
-def _listen_to_jax(spans: list[tuple[str, float, float, str]]) -> None:
+def _listen_to_jax(spans: list[Noted]) -> None:
     import jax
 
-    def note(name: str, start: float, end: float) -> None:
-        spans.append((name, start, end, threading.current_thread().name))
+    def note(name: str, start: float, end: float, program: str = "") -> None:
+        spans.append((name, start, end, threading.current_thread().name, program))
 
-    def on_span(event: str, start: float, end: float, **_: Any) -> None:
+    def on_span(event: str, start_time: float, end_time: float, **kwargs: str | int) -> None:
         if event in JAX:
-            note(JAX[event], start, end)
+            note(JAX[event], start_time, end_time, str(kwargs.get("fun_name", "")))
 
-    def on_duration(event: str, seconds: float, **_: Any) -> None:
+    def on_duration(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        del kwargs
         if event == LOADING:
             now = time.time()
-            note("loading compiled", now - seconds, now)
+            note("loading compiled", now - duration_secs, now)
 
     jax.monitoring.register_event_time_span_listener(on_span)
     jax.monitoring.register_event_duration_secs_listener(on_duration)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--empty", action="store_true", help="empty the caches before each")
     parser.add_argument("--json")

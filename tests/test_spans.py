@@ -4,7 +4,7 @@
 import threading
 
 import pytest
-from benchmarks.timeline import MAIN, self_seconds, table
+from benchmarks.timeline import MAIN, compilations, self_seconds, table
 
 from agnosticfl.spans import Span, listen, span
 
@@ -58,6 +58,7 @@ def test_the_table_has_the_medians_of_what_took_time():
             "cpu_s": 5.0,
             "main_thread_s": {"rounds": rounds, "looks": 0.001, "new": 0.5},
             "other_threads_s": {"checkpoints": 0.25},
+            "compiling_s": {"jit(f), main thread": rounds, "jit(g), another": 0.1},
             "load": 2.0,
         }
 
@@ -69,3 +70,14 @@ def test_the_table_has_the_medians_of_what_took_time():
         "| new | 0.50 |  |",
     ]
     assert lines[5] == "| **on the clock** (median of 3, load 2.0) | **20.00** | |"
+    assert lines[7:] == ["| compiling of jit(f), main thread | 2.00 | |"]
+
+
+def test_a_program_is_named_with_the_thread_that_compiled_it():
+    spans = [
+        ("compiling", 1.0, 3.0, MAIN, "jit(f)"),
+        ("tracing", 3.0, 4.0, MAIN, "jit(f)"),
+        ("compiling", 1.5, 2.0, "another", "jit(g)"),
+        ("compiling", 4.0, 5.0, MAIN, "jit(f)"),  # for other shapes
+    ]
+    assert compilations(spans) == {"jit(f), main thread": 3.0, "jit(g), another": 0.5}
