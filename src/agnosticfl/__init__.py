@@ -8,7 +8,7 @@ The public names are those in `__all__`. They are loaded when first used, so tha
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from agnosticfl import channels as channels

@@ -48,7 +48,8 @@ def restore(folder: Path, like: ServerState, say: Callable[[str], Any]) -> Serve
     for place in reversed(found):
         check(
             not (place / "state").is_dir(),
-            f"{place} was written by an older version of agnosticfl; this one cannot go on from it",
+            f"{place} was written by an older version of agnosticfl, which must end this run;"
+            " or begin it anew with --overwrite",
         )
         try:
             return _read(place, like)

@@ -240,7 +240,7 @@ def gather(
             break
         lull = LULL if done else math.inf
         if patience and not done:
-            lull = silence(patience, len(own), came, silent, longest)
+            lull = silence(patience, len(own), came, silent, longest, last - begun)
         if now - last > lull or now - begun > seconds:
             break
         # The SuperLink may have held the look until there was something to see.
