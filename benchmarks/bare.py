@@ -18,6 +18,7 @@ from jax import Array
 from agnosticfl import from_arrays
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.model import Examples, Model, Params
+from agnosticfl.core.stepping import step_by_step
 from agnosticfl.engines.helpers.plan import loss_batch
 
 
@@ -51,7 +52,8 @@ def timed(workload: Any, model: Model) -> Iterator[float]:
     def step(carry: tuple[Params, Array], examples: Examples) -> tuple[Params, Array]:
         w, key = carry
         key, own = jax.random.split(key)
-        return descent(model, rate, w, examples, own), key
+        with step_by_step():
+            return descent(model, rate, w, examples, own), key
 
     t = 0
     while True:
@@ -92,7 +94,7 @@ def descent(model: Model, rate: float, w: Params, examples: Examples, key: Array
 def _batches(workload: Any, data: FederatedData, t: int) -> tuple[list[Examples], list[Examples]]:
     """The batches of round t's forward passes over all clients, and of their steps; all full."""
     clients = workload.round_clients(t)
-    rows = [np.arange(data.offsets[k], data.offsets[k + 1]) for k in clients]
+    rows = [np.arange(*data.offsets[k : k + 2].tolist()) for k in clients]
     size = workload.hparams["batch_size"]
     return (
         cut(data, np.concatenate(rows), loss_batch()),

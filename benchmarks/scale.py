@@ -10,7 +10,8 @@ round before it. `devices`: the same model with 1 to 8 simulated CPU devices, wh
 machine's cores: they cannot be faster than one, so beside the seconds stands the share of the steps
 that the busiest device has, which is what real devices would take. `startup`: from the start of
 `agnosticfl run` to its first round, without and with what an earlier run compiled. `cards` measures
-nothing: it reckons what rounds would take on 1 to 8 H200s, from what they took on one (`reckoned`).
+nothing: it reckons what rounds would take on 1 to 8 H200s, from what they took on one, and for what
+they would wait (`reckoned`).
 """
 
 import argparse
@@ -38,8 +39,9 @@ from agnosticfl.core.model import Model
 from agnosticfl.core.work import ClientWork
 from agnosticfl.engines import lanes_engine
 from agnosticfl.engines.helpers import plan
+from agnosticfl.engines.lanes import TINY
 from agnosticfl.methods.base import Algorithm
-from agnosticfl.models import cifg, cnn, lstm
+from agnosticfl.models import cifg, cnn, lstm, point
 from agnosticfl.runs.records import read_records
 
 CLIENTS, LARGEST, WORDS, LENGTH, BATCH = 10_000, 8, 10_000, 20, 8
@@ -197,8 +199,8 @@ class OneCard(NamedTuple):
     model: Callable[[], Model]
 
 
-# The toy's rounds come in blocks on one device, whatever there is beside it.
 ONE_CARD = {
+    "toy": OneCard(0.16e-3, 0.0, 50, point),
     "emnist": OneCard(7.8e-3, 1.4e-3, 5, cnn),
     "stackoverflow": OneCard(59e-3, 9.5e-3, 25, lstm),
 }
@@ -217,25 +219,31 @@ def reckoned(task: str, number: int) -> dict[str, Any]:
 
     The training pass takes S · (r + L) of what one card's took, S the steps of the busiest card, L
     its lanes, r the overhead of a step; the loss pass is divided evenly; the sum sends
-    2 (n − 1) / n · |W| over every card's link, there and back in a ring.
+    2 (n − 1) / n · |W| over every card's link, there and back in a ring. S is never less than the
+    steps of the longest client: where it is the same, more cards do nothing. A tiny model stays on
+    one card. Lanes hold `gb_of_lanes` of w, and as much again of gradients; a card of a group of m
+    (`model_devices`) holds the m-th part.
     """
     workload, one = make(task, 0), ONE_CARD[task]
     data, size = federated(workload), tree.size(jax.eval_shape(one.model().init, KEY))
     work = ClientWork(one.model(), optax.sgd(0.1), 2, workload.hparams["batch_size"])
+    asked, number = number, number if size > TINY else 1
 
-    def training(parts: int, lanes: int) -> float:
+    def busiest(parts: int, lanes: int) -> float:
+        """Steps of a round, with so many lanes on each card."""
         planner = plan.make_planner(work, data, workload.round_clients, 0, parts)
-        busiest = 0
+        steps = 0
         for t in range(1, plan.FIRST_ROUNDS + 1):
             clients = plan.parted(planner, t, parts)
             sizes = np.where(clients == plan.NOBODY, 0, data.sizes_of(np.maximum(clients, 0)))
             load = plan.longest_first(plan.local_steps(planner, sizes), lanes)[2]
-            busiest += int(load.max())
-        return busiest / plan.FIRST_ROUNDS * (OVERHEAD + lanes)
+            steps += int(load.max())
+        return steps / plan.FIRST_ROUNDS
 
     clients = -(-workload.clients_per_round // number)
     lanes = one.lanes if number == 1 else min(-(-clients // 2), one.lanes)
-    share = training(number, lanes) / training(1, one.lanes)
+    steps, before = busiest(number, lanes), busiest(1, one.lanes)
+    share = steps * (OVERHEAD + lanes) / (before * (OVERHEAD + one.lanes))
     sent = 2 * (number - 1) / number * 4 * size
     sum_s = 0.0 if number == 1 else START + sent / LINK
     parts = {
@@ -246,11 +254,16 @@ def reckoned(task: str, number: int) -> dict[str, Any]:
     total = sum(parts.values())
     return {
         "task": task,
-        "cards": number,
+        "cards": asked,
+        "cards_used": number,
         "clients_of_a_card": clients,
         "lanes": lanes,
+        "gb_of_lanes": 4 * lanes * size / 1e9,
         "mb_over_each_link": sent / 1e6,
+        "steps_of_the_busiest_card": steps,
+        "steps_of_the_longest_client": busiest(1, workload.clients_per_round),
         **parts,
+        "waits_most_for": max(parts, key=lambda part: parts[part]).removesuffix("_s"),
         "s_per_round": total,
         "times_one_card": one.seconds / total,
     }

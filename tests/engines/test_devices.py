@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several devices in one process: they give the reference's sums, and one device's run.
 
-Simulated devices must be asked for before JAX starts, so the tests run in a process of their own.
+Simulated devices must be asked for before JAX starts, so the tests run in a process of their own,
+with those of test_slices.py.
 """
 
 import functools
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,32 +23,20 @@ from agnosticfl.core.work import ClientWork
 from agnosticfl.engines import lanes_engine, reference_engine
 from agnosticfl.engines.helpers import feed, plan
 from agnosticfl.errors import BadInput
+from tests.engines.devices import (
+    close,
+    compilations,
+    on_8_devices,
+    run_on_8_devices,
+    starts_them,
+)
 from tests.engines.sums import sums, with_dropout
 from tests.helpers.problems import quadratic, random_federated
 
-FLAG = "--xla_force_host_platform_device_count=8"
-on_8_devices = pytest.mark.skipif(
-    FLAG not in os.environ.get("XLA_FLAGS", ""), reason="runs inside test_on_8_simulated_devices"
-)
 
-
-@pytest.mark.skipif(FLAG in os.environ.get("XLA_FLAGS", ""), reason="this is the inner process")
+@starts_them
 def test_on_8_simulated_devices():
-    inner = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__],
-        env=os.environ | {"XLA_FLAGS": FLAG, "JAX_PLATFORMS": "cpu"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert inner.returncode == 0, inner.stdout[-4000:]
-    assert " passed, 1 skipped" in inner.stdout
-
-
-def close(one: Any, other: Any) -> None:
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6), one, other)
+    run_on_8_devices("not slow", "test_devices.py", "test_slices.py")
 
 
 @on_8_devices
@@ -87,19 +72,11 @@ def test_dropout_masks_are_the_reference_s():
 @on_8_devices
 def test_the_state_is_on_all_devices_and_a_round_is_compiled_once():
     algorithm = _algorithm(functools.partial(lanes_engine, devices=8, lanes=2))
-    state = algorithm.init()
-    compiled = 0
-
-    def count(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        nonlocal compiled
-        del duration_secs, kwargs
-        compiled += event == "/jax/core/compile/backend_compile_duration"
-
-    state, _ = algorithm.round(state, algorithm.cohort(1))
-    jax.monitoring.register_event_duration_secs_listener(count)
-    for t in range(2, 8):
-        state, _ = algorithm.round(state, algorithm.cohort(t))
-    assert compiled == 0
+    state, _ = algorithm.round(algorithm.init(), algorithm.cohort(1))
+    with compilations() as compiled:
+        for t in range(2, 8):
+            state, _ = algorithm.round(state, algorithm.cohort(t))
+        assert compiled() == 0
     assert all(len(leaf.sharding.device_set) == 8 for leaf in jax.tree.leaves(state))
     shards = [[s.data for s in leaf.addressable_shards] for leaf in jax.tree.leaves(state)]
     for first, *others in shards:

@@ -7,21 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import msgspec
-import numpy as np
 import optax
 import pytest
 
 from agnosticfl import from_functions
 from agnosticfl.core import sampling
-from agnosticfl.core.federated import Splits, from_arrays
 from agnosticfl.core.work import ClientWork
 from agnosticfl.engines import lanes_engine
 from agnosticfl.engines.helpers import plan
 from agnosticfl.engines.helpers.tuning import Seconds, fastest, may_be_fastest, stopwatch
-from agnosticfl.runs.config import Config
-from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import Stopped, run
+from tests.engines.tasks import logistic
 from tests.helpers.problems import quadratic, random_federated
 from tests.helpers.runs import results
 
@@ -95,17 +91,6 @@ def pretend(winner: int) -> Callable[..., Seconds]:
     return tune
 
 
-def logistic() -> Config:
-    """784 × 10 + 10 numbers: not tiny."""
-    config = resolve("toy", rounds=4)
-    return msgspec.structs.replace(
-        config,
-        data={"name": f"{__name__}:images"},
-        model={"name": "logistic", "features": 784, "classes": 10},
-        clients_per_round=6,
-    )
-
-
 def test_a_run_that_goes_on_keeps_its_lanes(tmp_path: Path):
     run(logistic(), tmp_path / "whole", tuner=pretend(4))
     done: list[int] = []
@@ -118,12 +103,3 @@ def test_a_run_that_goes_on_keeps_its_lanes(tmp_path: Path):
     assert (recorded["engine"], recorded["lanes"], recorded["devices"]) == ("lanes", 4, 1)
     run(logistic(), tmp_path / "run", resume=True, tuner=pretend(1))
     assert results(tmp_path / "run") == results(tmp_path / "whole")
-
-
-def images() -> Splits:
-    """The data of `logistic`, by its own name."""
-    rng = np.random.default_rng(0)
-    x = rng.uniform(size=(80, 28, 28)).astype(np.float32)
-    y = rng.integers(10, size=80, dtype=np.int32)
-    data = from_arrays({"x": x, "y": y}, [i % 8 for i in range(80)], [i % 2 for i in range(80)])
-    return Splits(data, data)

@@ -11,6 +11,7 @@ import pytest
 
 from agnosticfl.core import tree
 from agnosticfl.core.model import Model
+from agnosticfl.core.stepping import step_by_step
 from agnosticfl.errors import BadInput
 from agnosticfl.models import cifg, cnn, lstm
 from agnosticfl.models.emnist_cnn import convolution, valid_convolution
@@ -245,6 +246,23 @@ def test_clients_side_by_side_convolve_on_a_cpu_alone_and_only_to_measure(
         function.trace(params, several(images(4))).lower(lowering_platforms=(platform,)).as_text()
     )
     assert ("convolution" in text) == (platform == "cpu" and not trains)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_a_step_that_the_host_calls_convolves_on_a_cpu_alone(platform: str):
+    model = cnn(classes=2)
+
+    def step(params: Any, examples: Any) -> Any:
+        def loss(params: Any) -> jax.Array:
+            return model.per_example_loss(params, examples, jax.random.key(0)).sum()
+
+        with step_by_step():
+            return jax.grad(loss)(params)
+
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    traced = jax.jit(step).trace(params, images(4))
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert ("convolution" in text) == (platform == "cpu")
 
 
 def test_a_convolution_s_gradients_are_those_of_xla_s():

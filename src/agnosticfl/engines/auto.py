@@ -26,19 +26,29 @@ def auto_engine(
     *,
     lanes: int | None = None,
     devices: int | None = None,
+    model_devices: int | None = None,
     tuner: Tuner | None = None,
     pool: MakePool | None = None,
 ) -> Engine[Any]:
     """`steps` for a model with a convolution on a CPU, `lanes` for everything else.
 
     A rule and no measurement: a run that is resumed must not come to another choice. A number of
-    `lanes` asks for lanes in any case; `devices`, `tuner` and `pool` are as for `lanes_engine`.
+    `lanes` or `model_devices` asks for lanes in any case; these, `devices`, `tuner` and `pool` are
+    as for `lanes_engine`.
     """
-    on_cpu = lanes is None and jax.default_backend() == "cpu"
-    if on_cpu and has_convolution(work.model, data):
+    free = lanes is None and model_devices is None
+    if free and jax.default_backend() == "cpu" and has_convolution(work.model, data):
         return steps_engine(work, data, sampler, seed, pool=pool)
     return lanes_engine(
-        work, data, sampler, seed, lanes=lanes, devices=devices, tuner=tuner, pool=pool
+        work,
+        data,
+        sampler,
+        seed,
+        lanes=lanes,
+        devices=devices,
+        model_devices=model_devices,
+        tuner=tuner,
+        pool=pool,
     )
 
 

@@ -141,7 +141,8 @@ def check_one_process(name: str) -> None:
 class EngineBuilder(Protocol):
     """Makes an engine from a client's work, the data, who takes part, and the seed.
 
-    An engine that takes `lanes`, `devices`, `tuner` or `pool` by name is given those of the run.
+    One that takes `lanes`, `devices`, `model_devices`, `tuner` or `pool` by name is given those of
+    the run.
     """
 
     def __call__(

@@ -27,11 +27,17 @@ from agnosticfl.core.random import client_key, step_key
 from agnosticfl.core.sampling import Sampler
 from agnosticfl.core.work import ClientWork, local_start
 from agnosticfl.engines.base import Blocks, Engine, Stacked, as_it_is, compiled, remembered
-from agnosticfl.engines.helpers import feed, plan, shards
+from agnosticfl.engines.helpers import feed, plan, shards, slices
 from agnosticfl.engines.helpers.batches import LocalStep, batch_at, local_step_at
 from agnosticfl.engines.helpers.feed import MakePool, Pool
-from agnosticfl.engines.helpers.losses import ClientStats, client_stats, with_weights
+from agnosticfl.engines.helpers.losses import (
+    ClientStats,
+    client_stats,
+    num_loss_batches,
+    with_weights,
+)
 from agnosticfl.engines.helpers.plan import Layout, Plan, Planner
+from agnosticfl.engines.helpers.shards import InStep
 from agnosticfl.engines.helpers.summing import as_one_sum, client_by_client
 from agnosticfl.engines.helpers.tuning import Tuner, fastest, may_be_fastest
 from agnosticfl.errors import check
@@ -70,6 +76,7 @@ def lanes_engine(
     *,
     lanes: int | None = None,
     devices: int | None = None,
+    model_devices: int | None = None,
     tuner: Tuner | None = None,
     pool: MakePool | None = None,
 ) -> Engine[LaneCohort]:
@@ -78,26 +85,41 @@ def lanes_engine(
     Args:
       lanes: L, the lanes of each device; if None as `tuner` finds, or else as suit the model.
       devices: how many of each process; all if None (one for a tiny model, which they would slow).
+      model_devices: how many of them take each step together, with a slice of the model each, and
+        have lanes in common (see `helpers.slices`); every device by itself if None.
       tuner: how to find the fastest number of lanes.
       pool: how all examples come onto a device, where they fit.
     """
     check(lanes is None or lanes >= 1, f"number of lanes is {lanes}; it must be at least 1")
     size = tree.size(jax.eval_shape(work.model.init, jax.random.key(0)))
-    mesh = shards.mesh_of(1 if devices is None and size <= TINY else devices)
-    planner = plan.make_planner(work, data, sampler, seed, mesh.size)
+    group = model_devices or 1
+    check(
+        group == 1 or size > TINY,
+        f"model_devices is {group}; a model of {size} numbers is computed by one device "
+        f"(one of more than {TINY} can be divided)",
+    )
+    check(
+        group == 1 or is_plain(work.channel),
+        f"model_devices is {group}; with dp, secure or compress it must be 1",
+    )
+    row = shards.mesh_of(1 if devices is None and size <= TINY else devices)
+    mesh = slices.in_groups(row, group)
+    parts = shards.num_parts(mesh)
+    planner = plan.make_planner(work, data, sampler, seed, parts)
     clients = len(planner.largest)
-    choices: dict[str, Any] = {"engine": "lanes", "devices": mesh.size}
+    choices: dict[str, Any] = {"engine": "lanes", "devices": mesh.size, "model_devices": group}
     number = min(lanes or suitable_lanes(size, clients), clients)
     candidates = [number]
-    if lanes is None and tuner is not None:
-        candidates = worth_timing(planner, mesh.size, tried_lanes(size, clients))
+    # One device may have no room for the model, let alone for lanes that are timed.
+    if lanes is None and tuner is not None and group == 1:
+        candidates = worth_timing(planner, parts, tried_lanes(size, clients))
         number = min(candidates[0], clients)
     if tuner is not None and len(candidates) > 1:
-        seconds_of = functools.partial(training_seconds, work, planner, mesh.size)
+        seconds_of = functools.partial(training_seconds, work, planner, parts)
         with span("finding the lanes"):
             choices["seconds"] = tuner(_case(work, planner), candidates, seconds_of)
         number = shards.of_first_process(fastest(choices["seconds"]))
-    width = Width(number, number if size <= TINY else plan.narrow_lanes(planner, number, mesh.size))
+    width = Width(number, number if size <= TINY else plan.narrow_lanes(planner, number, parts))
     alone = functools.partial(on_one_device, pool or feed.on_device)
     make = alone if mesh.size == 1 else functools.partial(on_devices, mesh)
     return make(work, planner, size, width)._replace(choices={**choices, **width._asdict()})
@@ -132,13 +154,13 @@ def on_one_device(
 def on_devices(
     mesh: Mesh, work: ClientWork, planner: Planner, _size: int, width: Width
 ) -> Engine[LaneCohort]:
-    """An engine with so many lanes on each device of `mesh`, each with its part of a cohort."""
-    data, own = planner.data, shards.own_parts(mesh)
+    """So many lanes on each device of `mesh`, or group of devices, with its part of a cohort."""
+    data, own, number = planner.data, shards.own_parts(mesh), shards.num_parts(mesh)
     pool = shards.everywhere(mesh, feed.whole(data)) if feed.fits(data) else None
-    room = plan.usual_examples(planner, mesh.size) if pool is None else 0
+    room = plan.usual_examples(planner, number) if pool is None else 0
 
     def packed(t: int) -> LaneCohort:
-        parts = plan.parted(planner, t, mesh.size)
+        parts = plan.parted(planner, t, number)
         cohorts = plan.plans_of(planner, np.full(len(own), t), parts[own])
         layouts = plan.layouts(planner, cohorts, *width)
         most = max(plan.largest_part(planner, parts), room)
@@ -147,17 +169,25 @@ def on_devices(
         return LaneCohort(examples, *shards.spread(mesh, (cohorts, layouts)))
 
     specs: Any = (shards.EACH if pool is None else shards.SAME, shards.EACH, shards.EACH)
-    total = shards.over_parts(mesh, sum_over(work, width.narrow), LaneCohort(*specs))
-    return Engine(feed.prefetched(packed), total, compile=shards.compile_on(mesh))
+    group = slices.group_of(mesh)
+    # The devices of a group talk within a step, perhaps in ways that take all devices together.
+    in_step = shards.by_itself if group == 1 else shards.as_the_longest
+    own_sum = sum_over(slices.divided(work, group), width.narrow, in_step)
+    total = shards.over_parts(mesh, own_sum, LaneCohort(*specs))
+    return Engine(feed.prefetched(packed), total, compile=slices.compile_on(mesh))
 
 
 @remembered
-def sum_over(work: ClientWork, narrow: int) -> SumOverClients[LaneCohort]:
+def sum_over(
+    work: ClientWork, narrow: int, in_step: InStep = shards.by_itself
+) -> SumOverClients[LaneCohort]:
     """Both passes over a cohort, or over the part of it that one device has."""
 
     def sum_over_clients(sent: Broadcast, packed: LaneCohort) -> Total:
-        stats = client_stats(work.model, sent.params, sent.alpha, packed.pool, packed.cohort)
-        return train(work, sent, packed, stats, narrow)
+        pool, cohort, _ = packed
+        batches = in_step(num_loss_batches(cohort))
+        stats = client_stats(work.model, sent.params, sent.alpha, pool, cohort, batches)
+        return train(work, sent, packed, stats, narrow, in_step)
 
     return sum_over_clients
 
@@ -259,7 +289,12 @@ def _lane_cohort(shared: Pool, own: tuple[Plan, Layout]) -> LaneCohort:
 
 
 def train(
-    work: ClientWork, sent: Broadcast, packed: LaneCohort, stats: ClientStats, narrow: int
+    work: ClientWork,
+    sent: Broadcast,
+    packed: LaneCohort,
+    stats: ClientStats,
+    narrow: int,
+    in_step: InStep = shards.by_itself,
 ) -> Any:
     """The training pass: Σ_k over the clients of the cohort; `narrow` lanes at its end."""
     pool, cohort, layout = packed
@@ -268,6 +303,8 @@ def train(
     places = jax.vmap(jax.vmap(lambda k, n: local_step_at(work, cohort, k, n)))(
         layout.slot, layout.number
     )
+    ends = jnp.any(places.last, axis=1).astype(jnp.int32)  # [S] whether a client's last step is s
+    steps, wide, ends = in_step((layout.steps, layout.wide, ends))
     start = local_start(work, params, sent.client_rate)
     summing = as_one_sum if is_plain(work.channel) else client_by_client
     zero, add, finished = summing(work, sent, cohort, stats, keys)
@@ -286,16 +323,16 @@ def train(
         trained = side_by_side(one_lane, width)(lanes, slot, place)
         # What clients at their last step contribute; then their lanes go back to w_{t-1}.
         total = jax.lax.cond(
-            jnp.any(place.last), add, lambda total, *_: total, total, trained[0], slot, place.last
+            ends[s] > 0, add, lambda total, *_: total, total, trained[0], slot, place.last
         )
         return jax.vmap(tree.select, (0, None, 0))(place.last, start, trained), total
 
     width = layout.slot.shape[1]
     lanes = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (width, *leaf.shape)), start)
-    lanes, total = jax.lax.fori_loop(0, layout.wide, step, (lanes, zero))
+    lanes, total = jax.lax.fori_loop(0, wide, step, (lanes, zero))
     if narrow < width:
         lanes = jax.tree.map(lambda leaf: leaf[:narrow], lanes)
-        _, total = jax.lax.fori_loop(layout.wide, layout.steps, step, (lanes, total))
+        _, total = jax.lax.fori_loop(wide, steps, step, (lanes, total))
     return finished(total)
 
 

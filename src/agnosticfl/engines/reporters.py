@@ -77,7 +77,10 @@ def reporters(
 
     def total(params: Params, state: ChannelState, fed: ReportCohort) -> Total:
         if fed.loss_batches is None:
-            loss = loss_in_one_loop(work.model, params, fed.pool, fed.cohort, work.num_domains)
+            batches = num_loss_batches(fed.cohort)
+            loss = loss_in_one_loop(
+                work.model, params, fed.pool, fed.cohort, work.num_domains, batches
+            )
             return summed(loss, state, fed.cohort)
         loss = measure(params, fed.pool, fed.cohort, fed.loss_batches)
         return summed_alone(loss, state, fed.cohort)

@@ -2,7 +2,7 @@
 """A compiled step called from the host, one call per batch: the fast way for convolutions on a CPU.
 
 XLA's CPU convolution runs about twenty times slower inside a compiled loop than outside one, and a
-step of such a model takes far longer than a call does.
+step of such a model takes far longer than a call does. Each core has a client of its own.
 """
 
 from collections.abc import Callable
@@ -21,6 +21,7 @@ from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.model import Params
 from agnosticfl.core.random import client_key, step_key
 from agnosticfl.core.sampling import Sampler
+from agnosticfl.core.stepping import step_by_step
 from agnosticfl.core.work import ClientWork, local_start
 from agnosticfl.engines.base import Engine, as_it_is, remembered
 from agnosticfl.engines.helpers import feed, plan, shards
@@ -33,6 +34,7 @@ from agnosticfl.engines.helpers.losses import (
     with_weights,
 )
 from agnosticfl.engines.helpers.plan import Plan
+from agnosticfl.engines.helpers.workers import in_order
 from agnosticfl.registry import ENGINES
 
 
@@ -42,7 +44,7 @@ class StepCohort(NamedTuple):
     pool: Pool
     cohort: Plan
     loss_batches: int
-    local_steps: list[int]  # [c]
+    turns: list[tuple[int, int]]  # [c] slot and local steps of each client, longest first
 
 
 class Programs(NamedTuple):
@@ -71,7 +73,8 @@ def _programs(work: ClientWork) -> Programs:
         key = step_key(key, place.epoch, place.batch)
         params, opt_state = trained
         beta, size = stats.beta[slot], jnp.sum(stats.domain_count[slot])
-        return local_step(work, params, opt_state, batch, alpha, beta, size, key)
+        with step_by_step():
+            return local_step(work, params, opt_state, batch, alpha, beta, size, key)
 
     @jax.jit
     def add(
@@ -96,15 +99,20 @@ def sum_by_steps(
 
     def sum_over_clients(sent: Broadcast, fed: StepCohort) -> Total:
         params, alpha = sent.params, sent.alpha
-        pool, cohort, loss_batches, local_steps = fed
+        pool, cohort, loss_batches, turns = fed
         stats = finish(alpha, measure(params, pool, cohort, loss_batches), cohort)
         start = local_start(work, params, sent.client_rate)
         total = summand_zeros(work.channel, shapes)
-        for slot, steps in enumerate(local_steps):
+
+        def trained_in(turn: int) -> Params:
+            slot, steps = turns[turn]
             trained = start
             for number in range(steps):
                 trained = step(trained, alpha, stats, pool, cohort, (slot, number))
-            total = add(total, sent, trained[0], stats, cohort, slot)
+            return trained[0]
+
+        for (slot, _), trained in zip(turns, in_order(trained_in, len(turns)), strict=True):
+            total = add(total, sent, trained, stats, cohort, slot)
         return total if together is None else together(total)
 
     return sum_over_clients
@@ -133,9 +141,11 @@ def steps_engine(
         own = plan.parted(planner, t, mesh.size)[[jax.process_index()]]
         cohort = tree.row(plan.plans_of(planner, np.array([t]), own), 0)
         local_steps = plan.local_steps(planner, np.diff(cohort.offsets)[own[0] != plan.NOBODY])
+        order = np.argsort(-local_steps, kind="stable")  # no core ends alone with a long client
+        turns = list(zip(order.tolist(), local_steps[order].tolist(), strict=True))
         batches = int(num_loss_batches(cohort))
         examples, cohort = jax.device_put(feed.placed(data, everybody, cohort, room))
-        return StepCohort(examples, cohort, batches, local_steps.tolist())
+        return StepCohort(examples, cohort, batches, turns)
 
     return Engine(
         feed.prefetched(fed),

@@ -234,10 +234,11 @@ def build_engine(
     """The engine, with as many lanes and devices as the configuration wants."""
     engine: Any = ENGINES.get(config.engine)
     number = lanes if config.lanes is None else config.lanes
-    wanted = {"lanes": number, "devices": config.devices, "tuner": tuner}
+    devices = {"devices": config.devices, "model_devices": config.model_devices}
+    wanted = {"lanes": number, **devices, "tuner": tuner}
     wanted |= {} if shared is None else {"pool": shared.pool}
     taken = options_of(engine, skipped=4)
-    for key, value in {"lanes": config.lanes, "devices": config.devices}.items():
+    for key, value in {"lanes": config.lanes, **devices}.items():
         check(
             value is None or key in taken,
             f"{key} is set, but engine {config.engine!r} has no {key}",

@@ -115,6 +115,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     devices: Annotated[AtLeastOne | None, Meta(description="of each process; all if left out")] = (
         None
     )
+    model_devices: Annotated[
+        AtLeastOne | None,
+        Meta(description="of these, how many hold a slice of the model each; 1 if left out"),
+    ] = None
     precision: Annotated[
         Literal["float32", "tf32", "bf16"],
         Meta(description="of the factors of matrix products on accelerators"),

@@ -4,8 +4,9 @@
 Nobody knows whether a client that is silent will ever reply. Without it the round may fail, and
 then the whole time of the stage is its own. If the round can go on without it, waiting costs
 everybody else: so it has twice as long as the longest pause between two replies was so far (which
-is long where clients differ, and short where a busy server hears one after the other), and three
-times that where more are silent than was planned for: the next who is lost may be one too many.
+is long where clients differ, and short where a busy server hears one after the other), though not
+longer than all replies took; and three times that where more are silent than was planned for: the
+next who is lost may be one too many.
 """
 
 import math
@@ -29,7 +30,7 @@ class Patience(NamedTuple):
 
 
 def silence(
-    patience: Patience, asked: int, came: Collection[int], silent: int, pause: float
+    patience: Patience, asked: int, came: Collection[int], silent: int, pause: float, took: float
 ) -> float:
     """Seconds without a reply after which nobody else is waited for.
 
@@ -37,8 +38,9 @@ def silence(
       came: the nodes whose replies are there.
       silent: how many of those who were asked have not replied.
       pause: the longest between two replies, or before the first, in seconds.
+      took: seconds until the last reply.
     """
     if not patience.suffices(came):
         return math.inf
-    lull = max(LULL, PAUSES * pause)
+    lull = max(LULL, min(PAUSES * pause, took))
     return lull if silent <= patience.planned(asked) else LONGER * lull

@@ -12,6 +12,7 @@ from agnosticfl.core.algorithm1 import client_weight
 from agnosticfl.core.model import Model, Params
 from agnosticfl.engines.helpers.feed import Pool
 from agnosticfl.engines.helpers.plan import Plan, loss_batch
+from agnosticfl.engines.helpers.workers import in_order
 
 
 class ClientStats(NamedTuple):
@@ -23,36 +24,36 @@ class ClientStats(NamedTuple):
 
 
 def client_stats(
-    model: Model, params: Params, alpha: Array, pool: Pool, cohort: Plan
+    model: Model, params: Params, alpha: Array, pool: Pool, cohort: Plan, batches: Any
 ) -> ClientStats:
-    """L^k, N^k and β^k of every client, in one compiled loop over batches of the cohort."""
-    loss = loss_in_one_loop(model, params, pool, cohort, alpha.size)
+    """L^k, N^k and β^k of every client, in one compiled loop over `batches` of the cohort."""
+    loss = loss_in_one_loop(model, params, pool, cohort, alpha.size, batches)
     return with_weights(alpha, loss, cohort)
 
 
 def loss_in_one_loop(
-    model: Model, params: Params, pool: Pool, cohort: Plan, num_domains: int
+    model: Model, params: Params, pool: Pool, cohort: Plan, num_domains: int, batches: Any
 ) -> Array:
-    """[c, p] L^k_i."""
+    """[c, p] L^k_i. Batches beyond the cohort's examples (`num_loss_batches`) add nothing."""
 
     def step(number: Array, loss: Array) -> Array:
         return loss + batch_loss(model, params, pool, cohort, number, num_domains)
 
     nothing = jnp.zeros((len(cohort.clients), num_domains))
-    return jax.lax.fori_loop(0, num_loss_batches(cohort), step, nothing)
+    return jax.lax.fori_loop(0, batches, step, nothing)
 
 
 def loss_by_steps(model: Model, num_domains: int) -> Callable[..., Array]:
     """`(w, pool, cohort, batches) -> [c, p]`, the L^k_i: as above, one compiled call per batch."""
 
     @jax.jit
-    def add(loss: Array, params: Params, pool: Pool, cohort: Plan, number: int) -> Array:
-        return loss + batch_loss(model, params, pool, cohort, jnp.asarray(number), num_domains)
+    def one(params: Params, pool: Pool, cohort: Plan, number: int) -> Array:
+        return batch_loss(model, params, pool, cohort, jnp.asarray(number), num_domains)
 
     def measure(params: Params, pool: Pool, cohort: Plan, batches: int) -> Array:
         loss = jnp.zeros((len(cohort.clients), num_domains))
-        for number in range(batches):
-            loss = add(loss, params, pool, cohort, number)
+        for more in in_order(lambda number: one(params, pool, cohort, number), batches):
+            loss += more
         return loss
 
     return measure

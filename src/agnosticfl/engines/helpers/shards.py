@@ -6,7 +6,7 @@ which then plan and hold their own parts only.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -16,11 +16,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agnosticfl.core import tree
 from agnosticfl.core.contribution import Broadcast, SumOverClients
-from agnosticfl.engines.base import compiled
 from agnosticfl.errors import check
 
 AXIS = "parts"
 EACH, SAME = PartitionSpec(AXIS), PartitionSpec()  # a part of its own; the same everywhere
+InStep: TypeAlias = Callable[[Any], Any]  # counts of a part's loops -> how far they go
 
 
 def mesh_of(devices: int | None) -> Mesh:
@@ -34,9 +34,15 @@ def mesh_of(devices: int | None) -> Mesh:
     return Mesh(np.array([d for each in own.values() for d in each[:number]]), (AXIS,))
 
 
+def num_parts(mesh: Mesh) -> int:
+    """How many parts a cohort has: one for each device, or group of devices (`slices`)."""
+    return mesh.shape[AXIS]
+
+
 def own_parts(mesh: Mesh) -> range:
     """Which parts this process computes: they are next to each other."""
-    mine = [i for i, d in enumerate(mesh.devices) if d.process_index == jax.process_index()]
+    first = mesh.devices.reshape(num_parts(mesh), -1)[:, 0]  # device of each
+    mine = [i for i, d in enumerate(first) if d.process_index == jax.process_index()]
     return range(mine[0], mine[-1] + 1)
 
 
@@ -53,15 +59,31 @@ def everywhere(mesh: Mesh, value: Any) -> Any:
 
 
 def here(value: Any) -> Any:
-    """What is the same on all devices, as the first one of this process holds it."""
-    return jax.tree.map(
-        lambda leaf: leaf.addressable_data(0) if isinstance(leaf, Array) else leaf, value
-    )
+    """What is on all devices, the same or in slices, as one of this process would hold it whole."""
+
+    def whole(leaf: Any) -> Any:
+        if not isinstance(leaf, Array):
+            return leaf
+        if leaf.is_fully_replicated:
+            return leaf.addressable_data(0)
+        return jax.device_put(leaf, jax.local_devices()[0])
+
+    return jax.tree.map(whole, value)
 
 
 def of_first_process(number: int) -> int:
     """The number that process 0 has, for all."""
     return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+
+
+def by_itself(counts: Any) -> Any:
+    """How long the loops of a part are: each part goes as far as it has to."""
+    return counts
+
+
+def as_the_longest(counts: Any) -> Any:
+    """The same where all parts have to be at the same step: as far as the longest one."""
+    return jax.lax.pmax(counts, AXIS)
 
 
 def over_parts(mesh: Mesh, sum_over_part: SumOverClients, specs: Any) -> SumOverClients:
@@ -74,23 +96,18 @@ def over_parts(mesh: Mesh, sum_over_part: SumOverClients, specs: Any) -> SumOver
     def own_sum(sent: Broadcast, cohort: Any) -> Any:
         fields = zip(cohort, specs, strict=True)
         own = type(cohort)(*(tree.row(f, 0) if spec == EACH else f for f, spec in fields))
-        return jax.lax.psum(sum_over_part(sent, own), AXIS)
+        total = sum_over_part(sent, own)
+        return total if num_parts(mesh) == 1 else jax.lax.psum(total, AXIS)
 
     # Unchecked: a lane starts at w, the same on all devices, and carries its own w from there.
     return jax.shard_map(
-        own_sum, mesh=mesh, in_specs=(SAME, specs), out_specs=SAME, check_vma=False
+        own_sum,
+        mesh=mesh,
+        in_specs=(SAME, specs),
+        out_specs=SAME,
+        axis_names={AXIS},
+        check_vma=False,
     )
-
-
-def compile_on(mesh: Mesh) -> Callable[[Any], Any]:
-    """Compiles a round whose state is the same on all devices and stays there."""
-    place = NamedSharding(mesh, SAME)
-
-    def compile(round: Callable[..., Any]) -> Callable[..., Any]:
-        play = compiled(round, out_shardings=place)
-        return lambda state, cohort: play(jax.device_put(state, place), cohort)
-
-    return compile
 
 
 def over_processes(mesh: Mesh) -> Callable[[Any], Any]:
