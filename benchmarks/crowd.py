@@ -65,7 +65,7 @@ class Moody(OwnApp):
 
 
 def nonsense(reply: Message) -> Message:
-    """What a hostile client sends in the place of its answer."""
+    """What a hostile client sends in place of its answer."""
     if reply.has_content() and SECURE in reply.content:
         reply.content.config_records[SECURE][REQUEST] = b"nonsense"
     if reply.has_content() and SUM in reply.content:
