@@ -6,7 +6,6 @@ pushes, and the client's app with its secure rounds, each in a thread. Some drop
 random, and some are hostile.
 """
 
-import functools
 import threading
 import time
 from collections import Counter
@@ -66,7 +65,7 @@ class Moody(OwnApp):
 
 
 def nonsense(reply: Message) -> Message:
-    """What a hostile client sends in the place of its answer."""
+    """What a hostile client sends in place of its answer."""
     if reply.has_content() and SECURE in reply.content:
         reply.content.config_records[SECURE][REQUEST] = b"nonsense"
     if reply.has_content() and SUM in reply.content:
@@ -149,14 +148,22 @@ def light_app(folder: Path) -> ClientApp:
     What each would read and check on a machine of its own, roster and data, is read once here.
     """
     made: dict[str, Any] = {}
+    turn = threading.Lock()  # or all that are asked first would read it at once
+
+    def once(name: str, make: Callable[[], Any]) -> Any:
+        with turn:
+            if name not in made:
+                made[name] = make()
+            return made[name]
 
     def build(table: Any, what: str) -> Any:
-        if (name := repr(table)) not in made:
-            made[name] = SOURCES.build(table, what)
-        return made[name]
+        return once(repr(table), lambda: SOURCES.build(table, what))
+
+    def read(path: Path) -> Any:
+        return once(str(path), lambda: read_roster(path))
 
     client.SOURCES = SimpleNamespace(build=build)  # pyright: ignore[reportAttributeAccessIssue]
-    secure_answers.read_roster = functools.cache(read_roster)
+    secure_answers.read_roster = read
     return client.client_app(folder, toy_client)
 
 

@@ -60,6 +60,11 @@ def test_a_page_that_a_script_makes_is_up_to_date(name: str):
     assert script(name).page() == page, f"run python docs/{name}.py"
 
 
+def test_every_option_of_a_task_is_explained():
+    page = (ROOT / "docs" / "tasks.md").read_text()
+    assert re.findall(r"^ *- (?:\*\*)?`\w+`(?:\*\*:)? \([^:\n]*\)$", page, re.MULTILINE) == []
+
+
 def test_every_public_name_is_in_the_reference():
     page = (ROOT / "docs" / "api.md").read_text()
     names = re.findall(r"^::: agnosticfl\.(.*)$", page, re.MULTILINE)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every block of commands or of Python in the docs is run, or says what it needs that is not here.
 
-Commands are run as they stand, but with fewer rounds, and with names of the test in the place of
+Commands are run as they stand, but with fewer rounds, and with names of the test in place of
 those that are a reader's own.
 """
 

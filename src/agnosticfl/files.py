@@ -36,7 +36,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def finite(value: Any) -> Any:
-    """`value` with null in the place of NaN and infinities, which JSON does not have."""
+    """`value` with null in place of NaN and infinities, which JSON does not have."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

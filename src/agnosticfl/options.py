@@ -35,7 +35,7 @@ from msgspec.inspect import (
 
 from agnosticfl.errors import check, choose
 
-NEEDED = inspect.Parameter.empty  # in the place of a default: there is none
+NEEDED = inspect.Parameter.empty  # in place of a default: there is none
 
 # Ranges that come again and again.
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]

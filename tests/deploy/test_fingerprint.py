@@ -143,7 +143,7 @@ def test_the_words_of_an_app_depend_on_every_byte_and_name(place: Path, tmp_path
 
 
 def test_what_an_app_does_not_hold_is_refused(place: Path, tmp_path: Path):
-    """Python runs compiled code in the place of its source, which nobody would hear in words."""
+    """Python runs compiled code in place of its source, which nobody would hear in words."""
     app = tmp_path / "app"
     shutil.copytree(place / "app", app)
     cache = app / "federation" / "__pycache__"

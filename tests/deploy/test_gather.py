@@ -90,6 +90,29 @@ def test_those_of_the_next_round_are_heard_before_this_stage_ends(
     assert (time.monotonic() - begun > 0.3) == (silent == 2)
 
 
+def test_who_is_known_to_be_gone_gives_the_silent_no_more_time(monkeypatch: pytest.MonkeyPatch):
+    """The SuperLink says it of a client half a minute after it was last heard of."""
+    monkeypatch.setattr(waiting, "LULL", 0.6)
+
+    class Late(FakeGrid):
+        def pull_messages(self, message_ids: Any) -> Any:
+            found = list(super().pull_messages(message_ids))
+            gone = [reply for reply in found if reply.has_error()]
+            kept.extend(gone)
+            ready = [kept.pop()] if kept and time.monotonic() - begun > 0.5 else []
+            return [reply for reply in found if reply not in gone] + ready
+
+    kept = list[Message]()
+    failing = ClientApp()  # which knows no such message
+    grid = Late([failing, app, app, app], {1: lambda _: None})
+    content = RecordDict({ROUND: stamp(ATTEMPT)})
+    messages = [request(node, "query", content, 5.0) for node in grid.get_node_ids()]
+    begun = time.monotonic()
+    found = gather(grid, messages, ATTEMPT, seconds=5.0, patience=Patience(0.5, lambda _: True))
+    assert len(found.replies) == 2
+    assert 0.6 < time.monotonic() - begun < 1.05  # and not 0.6 s after the news
+
+
 def test_without_a_plan_all_are_waited_for(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(waiting, "LULL", 0.1)
     found, seconds = gathered(1, 1.0)

@@ -139,7 +139,7 @@ def nonsense_at(kind: str) -> Fault:
 
 
 @pytest.mark.attack(
-    "nonsense in the place of a message, in every attempt", "the sender is named and left out"
+    "nonsense in place of a message, in every attempt", "the sender is named and left out"
 )
 @pytest.mark.parametrize("kind", ["Keys", "Shares", "Masked", "Confirmed", "Revealed"])
 def test_who_sends_nonsense_is_named_and_left_out(

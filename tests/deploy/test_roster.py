@@ -249,7 +249,7 @@ def refused(hearts: Federation, case: str) -> Roster:
 
 
 @pytest.mark.attack(
-    "another roster in the place of the accepted one",
+    "another roster in place of the accepted one",
     "a roster follows the one before, or is refused",
 )
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def parsed(line: str) -> dict[str, Any]:
 
 
 class Page:
-    """The commands of docs/deploy.md, with this machine's names in the place of the page's."""
+    """The commands of docs/deploy.md, with this machine's names in place of the page's."""
 
     def __init__(self, names: dict[str, str]):
         self.names = names

@@ -9,7 +9,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def showing(options: Sequence[inspect.Parameter]) -> Callable[[F], F]:
-    """The function that follows, whose signature shows `options` in the place of its `**`."""
+    """The function that follows, whose signature shows `options` in place of its `**`."""
 
     def show(function: F) -> F:
         own = inspect.signature(function)

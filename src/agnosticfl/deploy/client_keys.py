@@ -38,7 +38,7 @@ def make_client_keys(key: Path, domains: Sequence[str], contact: str, name: str 
 def rotate_client_keys(
     key: Path, domains: Sequence[str] | None = None, contact: str | None = None
 ) -> Path:
-    """New keys in the place of a client's, with a card that the old ones vouch for.
+    """New keys in place of a client's, with a card that the old ones vouch for.
 
     The old files are kept, with .old behind their names.
     """

@@ -57,7 +57,7 @@ def app_words(folder: Path) -> str:
     parts: list[bytes] = []
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
         name = path.relative_to(folder).as_posix()
-        # Python would run compiled code in the place of its source, unseen; a link leads elsewhere.
+        # Python would run compiled code in place of its source, unseen; a link leads elsewhere.
         check(
             path.name != "__pycache__" and not path.is_symlink(),
             f"{path} is no part of an app that `init` wrote; delete it",

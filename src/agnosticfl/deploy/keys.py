@@ -71,7 +71,7 @@ def make_authority(
 def renew_certificate(
     folder: Path, hosts: Sequence[str] = (), days: int = DAYS
 ) -> datetime.datetime:
-    """Another certificate of the same authority in the place of a server's; until when it holds.
+    """Another certificate of the same authority in place of a server's; until when it holds.
 
     Args:
       hosts: by which the server is reached; by default those of the old one.

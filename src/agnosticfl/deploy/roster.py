@@ -153,7 +153,7 @@ def without(roster: Roster, name: str) -> list[Card]:
 
 
 def renewed(roster: Roster, card: Card, lost: bool) -> list[Card]:
-    """The members, with another card in the place of the one with its name.
+    """The members, with another card in place of the one with its name.
 
     Its old signing key vouches for it; if that is lost, the keeper does alone.
     """

@@ -147,7 +147,7 @@ def term(parts: Parts) -> Algorithm:
     deployable=True,
 )
 def qffl(parts: Parts) -> Algorithm:
-    """q-fair federated learning, with domains in the place of clients."""
+    """q-fair federated learning, with domains in place of clients."""
     return agnostic_rounds(parts)
 
 

@@ -120,7 +120,7 @@ def assemble(
       reports: the same for the losses of what they hold out.
       privacy: the same for the noise that they add.
       rates_in_state: tables whose learning_rate is data of the server's state; see `runs.rates`.
-      channel: in the place of the one that the configuration names.
+      channel: in place of the one that the configuration names.
       shared: what other runs were built from; `data` is then kept as long as that.
     """
     shared = shared or Shared()

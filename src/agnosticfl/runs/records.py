@@ -102,5 +102,5 @@ def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def _line(record: Record) -> bytes:
-    """As JSON, with null in the place of NaN and infinities, which it does not have."""
+    """As JSON, with null in place of NaN and infinities, which it does not have."""
     return msgspec.json.encode(record) + b"\n"

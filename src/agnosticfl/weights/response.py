@@ -77,7 +77,7 @@ def tilted(temperature: Positive, prior: Prior = "start") -> WeightRule:
 
 @WEIGHT_RULES.add("q_fair")
 def q_fair(q: NotNegative, prior: Prior = "start") -> WeightRule:
-    """λ_i ∝ p_i L_i^q: q-FFL (Li et al. 2020) with domains in the place of clients.
+    """λ_i ∝ p_i L_i^q: q-FFL (Li et al. 2020) with domains in place of clients.
 
     It is the gradient's weight in Σ_i p_i L_i^{q+1} / (q + 1). A negative loss counts as 0.
 

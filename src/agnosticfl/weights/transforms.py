@@ -144,6 +144,9 @@ def minimum_weight(lowest: PositiveShare) -> WeightTransform:
     """The λ nearest to the rule's with every λ_i ≥ `lowest`; the rule goes on from there.
 
     No domain is ever forgotten, and none needs long to come back.
+
+    Args:
+      lowest: at most 1/p, or p domains cannot sum to 1.
     """
     check(np.isfinite(lowest) and lowest > 0, f"minimum weight is {lowest}; it must be above 0")
 
@@ -167,6 +170,9 @@ def capped(highest: PositiveShare) -> WeightTransform:
     """The λ nearest to the rule's with every λ_i ≤ `highest`; the rule goes on from there.
 
     A domain whose losses are reported too high, by whomever, cannot take all of the training.
+
+    Args:
+      highest: at least 1/p, or p domains cannot sum to 1.
     """
     check(0 < highest <= 1, f"highest weight is {highest}; it must be above 0 and at most 1")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from agnosticfl.errors import check
 
 ENDING = re.compile(r"(\.[A-Za-z]+)+$")
-FILE, ROW = "@file", "@row"  # in the place of a column: the name of the file, the row by itself
+FILE, ROW = "@file", "@row"  # in place of a column: the name of the file, the row by itself
 
 
 def file_names(paths: Sequence[Path]) -> list[str]:

@@ -86,7 +86,7 @@ def pulled(connection: Connection, run: int, tree: Any) -> Message:
     connection.confirm(run, tree.object_id)
     message: object = _parts.inflate_object_from_contents(tree.object_id, found)
     if not isinstance(message, Message):
-        raise BadInput(f"the server sent a {type(message).__name__} in the place of a message")
+        raise BadInput(f"the server sent a {type(message).__name__} in place of a message")
     message.metadata.__dict__["_message_id"] = tree.object_id
     return message
 

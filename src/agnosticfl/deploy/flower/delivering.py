@@ -51,7 +51,7 @@ def delivering(mail: Mail, nodes: Nodes, alive: Alive, shelf: Shelf) -> type:
     """Flower's state of a SuperLink that tells `mail` what it takes in and gives away.
 
     Args:
-      nodes: filled with those that have asked for something, and asked in the place of the state.
+      nodes: filled with those that have asked for something, and asked in place of the state.
       alive: told who signs off.
       shelf: has the messages that came with all their parts.
     """

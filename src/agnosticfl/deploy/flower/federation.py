@@ -212,8 +212,9 @@ def gather(
             node = waiting.pop(reply.metadata.reply_to_message_id, None)
             if node is None:
                 continue
-            now = time.monotonic()
-            longest, last = max(longest, now - last), now
+            if not reply.has_error():  # which may be the SuperLink's word on who is gone
+                now = time.monotonic()
+                longest, last = max(longest, now - last), now
             if node in own and len(came) == enough:
                 _say_of(node, attempt, "late", "%(stage)s: client %(client)s is not needed", about)
                 continue

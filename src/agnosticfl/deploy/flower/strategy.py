@@ -64,7 +64,7 @@ class AgnosticStrategy(Strategy):
       folder: the run folder. A run that is there is gone on with.
       policy: how a round goes over real machines.
       data: what the server holds itself: the domains, and examples to test on.
-      model: in the place of the one that `config` names.
+      model: in place of the one that `config` names.
       terms: what must be the same on the clients, by name; they take no part otherwise.
     """
 

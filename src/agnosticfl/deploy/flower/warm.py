@@ -160,7 +160,7 @@ def main(text: str, wait: Callable[[Settings, Waiting], str] | None = None) -> N
 
 
 def _log_with_times() -> None:
-    """One line for each event, with its time; Flower's own has colours in the place of times."""
+    """One line for each event, with its time; Flower's own has colours in place of times."""
     lines = logging.StreamHandler(sys.stdout)
     lines.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     LOG.handlers[:] = [lines]

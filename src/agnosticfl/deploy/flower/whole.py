@@ -102,7 +102,7 @@ def sending(messages: Sequence[Message]) -> Generator[None]:
 
 
 class Whole:
-    """What a client of Flower's HTTP interface does in the place of single requests for parts."""
+    """What a client of Flower's HTTP interface does in place of single requests for parts."""
 
     _parts: Mapping[str, bytes] = {}  # that came with the last messages
     whole: Collection[str] = ()  # those of these messages that came with all their parts

@@ -77,7 +77,7 @@ def judged(
     Its operator sees the figures, in the log and in a file.
 
     Args:
-      model: in the place of the one that the task names.
+      model: in place of the one that the task names.
       own: the node's `NodeData`.
     """
     asks = {
@@ -126,7 +126,7 @@ def measured_model(config: Config, model: Model | None = None) -> Model:
     """The model as it is measured.
 
     Args:
-      model: in the place of the one that the task names.
+      model: in place of the one that the task names.
     """
     named = _named_model(msgspec.json.encode(config.model)) if model is None else model
     return _measuring(named, config.precision)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs: a time on every line, names in the place of numbers, files that do not grow for ever."""
+"""Logs: a time on every line, names in place of numbers, files that do not grow for ever."""
 
 import contextlib
 import json
@@ -62,7 +62,7 @@ def log_file(path: Path, form: str) -> logging.Handler:
 
 
 class Named(logging.Filter):
-    """Puts the names of clients, as `deploy server` knows them, in the place of their numbers."""
+    """Puts the names of clients, as `deploy server` knows them, in place of their numbers."""
 
     def __init__(self, state: Path):
         super().__init__()

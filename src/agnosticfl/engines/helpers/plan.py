@@ -19,7 +19,7 @@ from agnosticfl.core.random import example_order
 from agnosticfl.core.sampling import Sampler
 from agnosticfl.core.work import ClientWork, num_steps
 
-NOBODY = -1  # in the place of a client: a slot without examples
+NOBODY = -1  # in place of a client: a slot without examples
 FIRST_ROUNDS = 64  # that tell how large cohorts are
 
 
