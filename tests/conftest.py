@@ -2,6 +2,7 @@
 """Tests are stricter than users need to be: no silent broadcasting, no silent change of dtype."""
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -25,6 +26,10 @@ if SHARED not in os.environ:
 # JAX is imported already, perhaps: it reads its variables only then.
 jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+# A shell starts what goes on in the background with SIGINT ignored, and so would be all commands that
+# tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Compilation makes the first example of a property slow, so there is no deadline; the same examples
 # every time, so that a failure is one for everybody. `make test-all` looks at more of them.

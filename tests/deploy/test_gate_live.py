@@ -32,6 +32,7 @@ from tests.deploy.federations import toy
 from tests.deploy.knocking import PROTOBUF, PULL, Knock, flower_routes
 
 NODES = 2
+ROUNDS = 60  # of tenths of a second: many are left when the gate is killed
 PATIENCE = 600.0  # seconds for a run, on a machine that has other things to do
 MEMORY = 96 * 2**20  # bytes that the gate may grow by, whatever is done to it
 
@@ -60,7 +61,7 @@ class Served:
         self.keys = [keys / "clients" / f"{number}.key" for number in range(NODES)]
         for key in self.keys:
             make_node_key(key)
-        write_app(place / "app", toy(3, NODES))
+        write_app(place / "app", toy(ROUNDS, NODES))
         options = {"over-selection": 1.0}
         port = children.free_port()
         self.service = Service(
@@ -353,7 +354,7 @@ def test_a_federation_under_attack_trains_to_its_end(server: Served):
             nodes.append(start_node(server.supervisor, server.place / key.stem, key, config))
         done = server.supervisor.serve(on_round=kill, should_stop=lambda: time.monotonic() > until)
     assert done, server.said
-    assert len(read_records(server.service.out)) == 3
+    assert len(read_records(server.service.out)) == ROUNDS
     assert len(killed) == 1
     assert "the gate died" in server.said
     assert attack.refused > 2

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 NAME, ADDRESS = "fl.example.org", "192.0.2.1"  # of the server
 CUT = 60.0  # seconds
+ROUNDS = 40  # of which many are left when a line is cut
 TASK = Path("app", "federation", "task.json")
 CONNECTED = "connected as node"
 HEALTH = (sys.executable, "-m", "agnosticfl.deploy.seeing.health")
@@ -103,7 +104,7 @@ def test_lines_that_lose_and_a_cut_of_a_minute_in_mid_round(federation: Federati
     Of three clients none may drop out of a secure round, so while bob is away none gets done.
     """
     counts = added(write_stores(tmp_path))
-    federation.page = set_up(tmp_path, PEOPLE, "--rounds", "2")
+    federation.page = set_up(tmp_path, PEOPLE, "--rounds", str(ROUNDS))
     for number, name in enumerate(PEOPLE, 2):
         federation.plug(name, f"192.0.2.{number}", seconds=0.05, lost=0.02)
     server = federation.serve()
@@ -116,12 +117,12 @@ def test_lines_that_lose_and_a_cut_of_a_minute_in_mid_round(federation: Federati
 
     bob = federation.hosts["bob"]
     federation.network.cut(bob)
-    end = time.monotonic() + CUT
+    done, end = federation.rounds(), time.monotonic() + CUT
     server.until(lambda: time.monotonic() > end)
-    assert federation.rounds() == 1
+    assert federation.rounds() <= done + 1 < ROUNDS  # one whose sum was nearly there may end
     federation.network.mend(bob)
     assert server.ends() == 0, server.said()
-    assert [record["count"] for record in read_records(federation.out)] == [counts] * 2
+    assert [record["count"] for record in read_records(federation.out)] == [counts] * ROUNDS
     assert sum(host.sent_again() for host in federation.hosts.values()) > 0
     for client in clients:
         assert client.process.poll() is None, client.said()

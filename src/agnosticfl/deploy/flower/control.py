@@ -95,6 +95,13 @@ class Operator:
             raise Failed(f"the SuperLink started no run: {answer}")
         return int(answer.run_id)
 
+    def stop_all(self) -> None:
+        """Ends every run that has not ended."""
+        for run in self.runs():
+            if not run.status.startswith("finished"):
+                with contextlib.suppress(Failed):  # it has ended meanwhile
+                    self._call(self._client.StopRun, _messages.StopRunRequest(run_id=run.number))
+
     def _call(self, function: Callable[[Any], Any], request: Any) -> Any:
         with _explained():
             return function(request)

@@ -298,12 +298,17 @@ class Supervisor:
         return (self.service.out / "summary.json").exists()
 
     def start_run(self) -> int:
-        """Starts a Flower run of the app; its number."""
+        """Starts a Flower run of the app; its number.
+
+        Of one that a SuperLink or a ServerApp left unfinished when it was killed, clients may have
+        the beginning of a message: that ends, or they would wait for the rest of it.
+        """
         options = {**self.service.options, "out": str(self.service.out.resolve())}
         options["state"] = str(self.service.state.resolve())
         self.show(out=options["out"])
         self._write_served()
         with self.operator() as operator:
+            operator.stop_all()
             return operator.start(self.service.app, options)
 
     def status(self, run: int) -> str:
