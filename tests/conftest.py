@@ -27,8 +27,8 @@ if SHARED not in os.environ:
 jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
-# A shell starts what goes on in the background with SIGINT ignored, and so would be all commands that
-# tests start and interrupt.
+# A shell has what goes on in the background ignore SIGINT, and so would all commands that tests
+# start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Compilation makes the first example of a property slow, so there is no deadline; the same examples
