@@ -54,7 +54,7 @@ class Allowance(NamedTuple):
 
 
 def consented(path: Path) -> set[str]:
-    """The names of runs in a file, one a line; what follows a # is for people."""
+    """The names of runs in a file, one per line; what follows a # is for people."""
     if not path.exists():
         return set()
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
