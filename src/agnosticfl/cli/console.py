@@ -131,10 +131,13 @@ def _nothing(_: Any) -> None: ...
 
 @functools.cache
 def painters() -> Painters:
-    """What draws is started, and loaded here by a thread, while the rounds go on."""
-    plots = ("agnosticfl.report.plots",)
-    threading.Thread(target=importlib.import_module, args=plots, name="agnosticfl-plots").start()
+    """What draws is started and, if need be, loaded here by a thread, while the rounds go on."""
     helpers = Painters()
+    if helpers.draw_here:
+        drawing = ("agnosticfl.report.drawing",)
+        threading.Thread(
+            target=importlib.import_module, args=drawing, name="agnosticfl-plots"
+        ).start()
     atexit.register(helpers.close)
     return helpers
 
