@@ -184,7 +184,7 @@ def test_a_server_takes_over_a_roster_that_follows_and_no_other(place: Place, tm
     assert {path.stem for path in clients.glob("*.pub")} == {"1", "2", "3"}
     assert any("roster 2: + 3 (" in line for line in said[before:])
     assert "roster 2: − 0" in said[before:]
-    told = served.heard((state / served.FILE).read_bytes())
+    told = served.parse_served((state / served.FILE).read_bytes())
     assert told.terms["roster"].startswith("number 2, ")
     before = len(said)
     supervisor.follow()

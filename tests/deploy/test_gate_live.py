@@ -88,7 +88,7 @@ def client_of(link: Link) -> httpx.Client:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
     served = Served(tmp_path_factory.mktemp("server"))
     with served.supervisor as supervisor:
-        supervisor.up()
+        supervisor.ensure_up()
         yield served
 
 

@@ -126,7 +126,7 @@ class SecureStrategy(AgnosticStrategy):
         LOG.info(in_words(self.policy.clients, agreement.dishonest, agreement.dropout))
 
     def asking(self, kind: str, number: int, way: Way) -> Self:
-        other = super().asking(kind, number, way)
+        other = super().for_kind(kind, number, way)
         place = self.folder.with_name(f"{self.folder.name}.sums")
         place.mkdir(exist_ok=True)
         # Reports are of one round after the other; what a model was judged by is asked for again.
@@ -152,10 +152,10 @@ class SecureStrategy(AgnosticStrategy):
         arrays = tree.named(sent)
         total = self._kept_sum(attempt.round, wire.digest(attempt.round, arrays))
         if total is None:
-            total = self._open(grid, sent, arrays, attempt, sizes["int32"], short, bits or 32)
+            total = self._open_sum(grid, sent, arrays, attempt, sizes["int32"], short, bits or 32)
         return wire.unpack({"int32": total.view(np.int32)}, self.message)
 
-    def _open(
+    def _open_sum(
         self,
         grid: Grid,
         told: Broadcast,
@@ -165,21 +165,21 @@ class SecureStrategy(AgnosticStrategy):
         short: int,
         bits: int,
     ) -> np.ndarray:
-        """The sum of one secure round."""
+        """Opens the sum of one secure round."""
         self.standing.follow(attempt)
         sent = wire.digest(attempt.round, arrays)
         looking = Looking(self.policy, attempt)
         total = None
         while total is None:
-            coming = self._prepared(grid, attempt, looking)
+            coming = self._prepare(grid, attempt, looking)
             self._took |= dict.fromkeys(coming.nodes.values(), attempt.round)
             opening = Opening(coming.prepared, attempt.round, length, short, bits, sent)  # type: ignore[arg-type]
-            total = self._opened(grid, told, arrays, attempt, looking, coming, opening)
+            total = self._open_prepared(grid, told, arrays, attempt, looking, coming, opening)
         if not self._apart:  # a sum that has no noise yet is nowhere but in memory
             write_bytes(self._kept, self._name(attempt.round, sent) + total.tobytes())
         return total
 
-    def _opened(
+    def _open_prepared(
         self,
         grid: Grid,
         told: Broadcast,
@@ -189,8 +189,8 @@ class SecureStrategy(AgnosticStrategy):
         coming: Coming,
         opening: Opening,
     ) -> np.ndarray | None:
-        """The sum of a round that is prepared; None if it has to be prepared anew."""
-        following = self._following(grid, attempt)
+        """Opens the sum of a round that is prepared; None if it has to be prepared anew."""
+        following = self._plan_following(grid, attempt)
         self._note_asked(attempt)
         try:
             while opening.requests:
@@ -199,7 +199,7 @@ class SecureStrategy(AgnosticStrategy):
         except (Refused, Abandoned) as error:
             self._end(grid, coming, attempt)
             self._end(grid, following, attempt)
-            if looking.anew(who_left(coming, opening), str(error)):
+            if looking.excuse(who_left(coming, opening), str(error)):
                 return None
             self.standing.learn(coming, opening, attempt)
             if not opening.unmasked:
@@ -212,8 +212,8 @@ class SecureStrategy(AgnosticStrategy):
         self._next = following
         return opening.total
 
-    def _prepared(self, grid: Grid, attempt: Attempt, looking: Looking) -> Coming:
-        """A round that is ready for its sum: one that was prepared ahead, or another."""
+    def _prepare(self, grid: Grid, attempt: Attempt, looking: Looking) -> Coming:
+        """Makes a round ready for its sum: the one that was prepared ahead, or another."""
         ahead, self._next = self._next, None
         if ahead is not None and ahead.agreement == self.agreement:
             self.standing.note(ahead.cheated, attempt)
@@ -221,21 +221,21 @@ class SecureStrategy(AgnosticStrategy):
                 return ahead
         self._end(grid, ahead, attempt)
         while True:
-            coming = self._joined(grid, attempt, looking)
+            coming = self._invite(grid, attempt, looking)
             try:
                 while coming.requests:
                     self._ask(grid, coming, attempt)
             except (Refused, Abandoned) as error:
                 self._end(grid, coming, attempt)
-                if looking.anew(who_left(coming), str(error)):
+                if looking.excuse(who_left(coming), str(error)):
                     continue
                 self.standing.learn(coming, None, attempt)
                 raise Abandoned(str(error)) from None
             self.standing.note(coming.cheated, attempt)
             return coming
 
-    def _joined(self, grid: Grid, attempt: Attempt, looking: Looking) -> Coming:
-        """A round that enough clients have joined. Until then nobody has lost anything."""
+    def _invite(self, grid: Grid, attempt: Attempt, looking: Looking) -> Coming:
+        """Asks until enough clients have joined a round. Until then nobody has lost anything."""
         known = self.standing.left_out | self._resting(attempt.round)
         while True:
             asked = select(grid, self.policy, self.config.seed, attempt, known, looking.unwilling)
@@ -245,10 +245,10 @@ class SecureStrategy(AgnosticStrategy):
                 return coming
             except Refused as error:
                 connected = set(grid.get_node_ids()) - known
-                if not looking.again(asked, coming.joined, connected, str(error)):
+                if not looking.wait_to_ask_again(asked, coming.joined, connected, str(error)):
                     raise Abandoned(str(error)) from None
 
-    def _following(self, grid: Grid, attempt: Attempt) -> Coming | None:
+    def _plan_following(self, grid: Grid, attempt: Attempt) -> Coming | None:
         """The round after this one, to be prepared beside it."""
         last = self.kind != TRAINING or attempt.round >= self.agreement.rounds
         if last or self.standing.searching:
@@ -267,9 +267,9 @@ class SecureStrategy(AgnosticStrategy):
 
     def _coming(self, asked: Collection[int], attempt: Attempt) -> Coming:
         def admit(nodes: dict[int, int]) -> dict[int, int]:
-            return self.standing.admitted(nodes, self.policy, self.config.seed, attempt)
+            return self.standing.admit(nodes, self.policy, self.config.seed, attempt)
 
-        return Coming(self.agreement, self.key, self.standing.next_number(), asked, admit)
+        return Coming(self.agreement, self.key, self.standing.take_number(), asked, admit)
 
     def _check_total(self, told: Broadcast, opening: Opening) -> None:
         """Refuses a sum that so many clients with these domains cannot have."""
