@@ -271,6 +271,19 @@ def test_an_operator_registers_a_key_once_and_hears_why_not(server: Served, tmp_
         operator.runs()
 
 
+def test_an_operator_ends_every_run_that_is_left(server: Served, tmp_path: Path):
+    write_app(tmp_path / "app", toy(1))
+    with server.supervisor.operator() as operator:
+        begun = [
+            operator.start(tmp_path / "app", {"out": str(tmp_path / name)}) for name in ("a", "b")
+        ]
+        operator.stop_all()
+        ended = {run.number: run.status for run in operator.runs()}
+        assert [ended[run] for run in begun] == ["finished:stopped"] * 2
+        operator.stop_all()  # those that have ended stay as they are
+        assert {run.number: run.status for run in operator.runs()} == ended
+
+
 class Attack:
     """Slow connections, and bodies without an end, until it is told to stop."""
 
