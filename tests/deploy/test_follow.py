@@ -145,7 +145,7 @@ def test_sums_of_another_kind_follow_the_roster_with_those_of_training(place: Pl
         task, options(place), POLICY._replace(minimum=3), place.folder / "run", None
     )
     way = Way(strategy.channel, strategy.message)
-    other: Any = strategy.asking(EVALUATION, 1, way)
+    other: Any = strategy.for_kind(EVALUATION, 1, way)
     own = other.agreement
     assert own.run != strategy.agreement.run
     assert own.roster == strategy.agreement.roster

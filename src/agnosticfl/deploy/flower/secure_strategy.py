@@ -105,7 +105,7 @@ class SecureStrategy(AgnosticStrategy):
         agreement = self.agreement
         LOG.info(in_words(self.policy.clients, agreement.dishonest, agreement.dropout))
 
-    def asking(self, kind: str, number: int, way: Way) -> Self:
+    def for_kind(self, kind: str, number: int, way: Way) -> Self:
         other = super().for_kind(kind, number, way)
         place = self.folder.with_name(f"{self.folder.name}.sums")
         place.mkdir(exist_ok=True)
