@@ -44,7 +44,7 @@ def test_a_look_is_begun_when_its_round_is_over_and_waited_for_after_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     order: list[str] = []
-    usual, usually_played = lookout.beginner, playing.played
+    usual, usual_play = lookout.beginner, playing.play
 
     def beginner(*args: Any) -> Any:
         begin = usual(*args)
@@ -56,13 +56,13 @@ def test_a_look_is_begun_when_its_round_is_over_and_waited_for_after_the_next(
 
         return begun
 
-    def played(*args: Any) -> Iterator[Any]:
-        for t, found in enumerate(usually_played(*args), 1):
+    def play(*args: Any) -> Iterator[Any]:
+        for t, found in enumerate(usual_play(*args), 1):
             order.append(f"played {t}")
             yield found
 
     monkeypatch.setattr(lookout, "beginner", beginner)
-    monkeypatch.setattr("agnosticfl.runs.run.played", played)
+    monkeypatch.setattr("agnosticfl.runs.run.play", play)
     monkeypatch.setattr(processes, "may_work_beside_rounds", lambda: True)
     run(config(4, 2), tmp_path, on_round=lambda record: order.append(f"told {record['round']}"))
     first = ["played 1", "told 1", "played 2", "begun", "played 3", "waited for", "told 2"]

@@ -39,7 +39,7 @@ class Painters:
         self.draw_here = number < ENOUGH
         self._processes = list[Process]()
         # By a thread: the system takes a while to start each.
-        self._starting = threading.Thread(target=self._start, args=(number,))
+        self._starting = threading.Thread(target=self._start_all, args=(number,))
         self._starting.start()
 
     def save(self, plots: Iterable[Plot], folder: Path) -> list[Saved]:
@@ -51,7 +51,7 @@ class Painters:
             while (job := jobs.get()) is not None:
                 number, plot = job
                 try:
-                    saved[number] = _saved_by(process, plot, folder)
+                    saved[number] = _save_there(process, plot, folder)
                 except Exception:  # said where it is tried again, if it was the plot's
                     jobs.put(job)
                     return
@@ -77,7 +77,7 @@ class Painters:
         return [saved[number] for number in sorted(saved)]
 
     def processes(self) -> list[Process]:
-        """All of them, started."""
+        """All of them, when they are started."""
         self._starting.join()
         return self._processes
 
@@ -87,10 +87,10 @@ class Painters:
             process.kill()
             process.communicate()
 
-    def _start(self, number: int) -> None:
+    def _start_all(self, number: int) -> None:
         with contextlib.suppress(OSError):  # one that the system has no room for is no loss
             for _ in range(number):
-                self._processes.append(_started())
+                self._processes.append(_start())
 
 
 def _others() -> int:
@@ -99,7 +99,7 @@ def _others() -> int:
     return min(MOST, cores - 1)
 
 
-def _started() -> Process:
+def _start() -> Process:
     return subprocess.Popen(
         [sys.executable, "-m", "agnosticfl.report.painter"],
         stdin=subprocess.PIPE,
@@ -109,8 +109,8 @@ def _started() -> Process:
     )
 
 
-def _saved_by(process: Process, plot: Plot, folder: Path) -> Saved:
-    """What a process that saved the plot answers."""
+def _save_there(process: Process, plot: Plot, folder: Path) -> Saved:
+    """Lets another process save the plot; what it answers."""
     assert process.stdin is not None
     assert process.stdout is not None
     pickle.dump((plot, folder), process.stdin)

@@ -89,15 +89,15 @@ def draw(name: str, caption: str, panels: Sequence[Panel], x: str = "round") -> 
     Args:
       x: what is on the axis that they share.
     """
-    return Plot(name, caption, painted("agnosticfl.report.drawing", "paint", panels, x))
+    return Plot(name, caption, painting("agnosticfl.report.drawing", "paint", panels, x))
 
 
-def painted(module: str, function: str, *data: Any) -> "Callable[[], Figure]":
+def painting(module: str, function: str, *data: Any) -> "Callable[[], Figure]":
     """What calls a function that draws `data`; its module is loaded then."""
-    return functools.partial(_called, module, function, *data)
+    return functools.partial(_call, module, function, *data)
 
 
-def _called(module: str, function: str, *data: Any) -> "Figure":
+def _call(module: str, function: str, *data: Any) -> "Figure":
     return getattr(importlib.import_module(module), function)(*data)
 
 

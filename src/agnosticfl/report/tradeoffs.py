@@ -5,7 +5,7 @@ import msgspec
 import numpy as np
 
 from agnosticfl.report.comparison import Comparison, Row
-from agnosticfl.report.panels import Plot, Spot, painted
+from agnosticfl.report.panels import Plot, Spot, painting
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.resolve import title
 
@@ -28,7 +28,7 @@ def pareto(comparison: Comparison) -> Plot:
         " the line joins the algorithms that no other beats in both"
     )
     data = spots, undominated(means), close_up(means), metric
-    return Plot("pareto", caption, painted(SPOTS, "paint_pareto", *data))
+    return Plot("pareto", caption, painting(SPOTS, "paint_pareto", *data))
 
 
 def close_up(points: np.ndarray) -> np.ndarray | None:
@@ -54,7 +54,7 @@ def privacy(comparison: Comparison) -> Plot:
         own = Spot(name, epsilon, lowest.mean, many, lowest.values)
         spots.setdefault(name, []).append(own)
     caption = f"Test {metric} of the worst domain against ε (dotted: without privacy)"
-    return Plot("privacy", caption, painted(SPOTS, "paint_privacy", spots, metric))
+    return Plot("privacy", caption, painting(SPOTS, "paint_privacy", spots, metric))
 
 
 def _without_privacy(row: Row) -> Config:

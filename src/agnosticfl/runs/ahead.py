@@ -51,7 +51,7 @@ def compile_first_round(built: Built) -> Wait:
             if _has_room(algorithm, state):
                 algorithm.round(state, algorithm.cohort(1))
 
-    return _begun(play, "agnosticfl-first-round")
+    return _start(play, "agnosticfl-first-round")
 
 
 def _zeros(shapes: ServerState) -> ServerState:
@@ -84,10 +84,10 @@ def compile_rounds(make_built: MakeBuilt, tuner: Tuner, config: Config) -> Wait:
             else:
                 algorithm.block(state)
 
-    return _begun(play, f"agnosticfl-ahead-{config.algorithm}")
+    return _start(play, f"agnosticfl-ahead-{config.algorithm}")
 
 
-def _begun(play: Callable[[], None], name: str) -> Wait:
+def _start(play: Callable[[], None], name: str) -> Wait:
     """Lets a thread of this name do it."""
     thread = threading.Thread(target=play, name=name)
     thread.start()

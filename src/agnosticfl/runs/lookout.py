@@ -90,7 +90,7 @@ def _measuring(
         return Looking(lambda: seen(wait()), under_way=beside)
 
     def seen(found: Evaluation) -> Look:
-        shown = spending.noised("heldout", found)
+        shown = spending.charge_look("heldout", found)
         return Look(None if shown is None else shown.domains)
 
     return look

@@ -40,7 +40,7 @@ class Writer:
             with span("records"):
                 self._book.write(record)
 
-        self._told(write)
+        self._enqueue(write)
 
     def keep(self, best: Callable[[], None]) -> None:
         """Writes the best model so far, before all records and states that come after it.
@@ -79,7 +79,7 @@ class Writer:
                     self._book.flush()
                     checkpoint.save(self._folder, found)
 
-        self._told(lambda: self._states.jobs.put(write))
+        self._enqueue(lambda: self._states.jobs.put(write))
         if not self._safe:
             self.wait()
             self._safe = True
@@ -105,7 +105,7 @@ class Writer:
         self._book.close()
         self._raise()
 
-    def _told(self, job: Callable[[], Any]) -> None:
+    def _enqueue(self, job: Callable[[], Any]) -> None:
         self._raise()
         self._records.jobs.put(job)
 

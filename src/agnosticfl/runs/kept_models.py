@@ -57,11 +57,11 @@ def file_of(folder: Path, which: str) -> Path:
     return folder / FOLDER / f"{choose(which, WHICH, 'model of a run')}.safetensors"
 
 
-def at_once(job: Callable[[], None]) -> None:
+def write_at_once(job: Callable[[], None]) -> None:
     job()
 
 
-def best_keeper(folder: Path, metric: str, how: Reading, write: Later = at_once) -> Keep:
+def best_keeper(folder: Path, metric: str, how: Reading, write: Later = write_at_once) -> Keep:
     """Keeps the parameters whenever the worst domain is served at least as well as ever before.
 
     Of equals the later one, which was trained longer: shares of few examples are often equal. A run
