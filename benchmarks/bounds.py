@@ -18,7 +18,7 @@ from agnosticfl.channels.dp.clipping import ClipBounds
 from agnosticfl.engines.auto import auto_engine
 from agnosticfl.registry import MODELS, SOURCES
 from agnosticfl.runs.build import Built, assemble
-from agnosticfl.runs.playing import numbers, played
+from agnosticfl.runs.playing import numbers, play
 from agnosticfl.runs.public_bounds import find_bounds, following
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.summary import stalled
@@ -74,7 +74,7 @@ def build(
 def bounds_of(built: Built) -> tuple[np.ndarray, str | None]:
     """[rounds, 3], and whether the run says that it does not learn."""
     algorithm, seen, records = built.algorithm, list[np.ndarray](), []
-    for state, info, _ in played(algorithm, algorithm.init(), range(1, built.config.rounds + 1)):
+    for state, info, _ in play(algorithm, algorithm.init(), range(1, built.config.rounds + 1)):
         seen.append(np.array(state.channel_state.bounds, np.float64))  # type: ignore[union-attr]
         records.append(numbers(info))
     return np.array(seen), stalled(built, records)

@@ -39,7 +39,7 @@ from agnosticfl.engines.base import EngineBuilder
 from agnosticfl.methods.base import Algorithm
 from agnosticfl.models import cnn, lstm, point
 from agnosticfl.registry import ENGINES
-from agnosticfl.runs.playing import played
+from agnosticfl.runs.playing import play
 
 MODELS: dict[str, Callable[[], Model]] = {"toy": point, "emnist": cnn, "stackoverflow": lstm}
 
@@ -138,7 +138,7 @@ def timed(algorithm: Algorithm) -> Iterator[float]:
     The first one has the compilation in it.
     """
     before = None
-    for _, _, seconds in played(algorithm, algorithm.init(), range(1, sys.maxsize)):
+    for _, _, seconds in play(algorithm, algorithm.init(), range(1, sys.maxsize)):
         if algorithm.block is None or seconds != before:
             yield seconds
         before = seconds

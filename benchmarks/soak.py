@@ -202,7 +202,7 @@ class Soaked:
         load, out = self.load, self.service.out
         makers = [lambda number=number: self.player(number) for number in range(load.clients)]
         begun = time.monotonic()
-        self.supervisor.up()
+        self.supervisor.ensure_up()
         registered, empty = time.monotonic() - begun, self.look()
         entrance = self.supervisor.entrance
         crowd = Crowd(entrance.address, entrance.authority, makers, load.longest)

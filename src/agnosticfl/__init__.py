@@ -64,9 +64,9 @@ if TYPE_CHECKING:
     from agnosticfl.models.adapters import from_equinox as from_equinox
     from agnosticfl.models.adapters import from_linen as from_linen
     from agnosticfl.models.adapters import from_nnx as from_nnx
+    from agnosticfl.report.search import tune as tune
+    from agnosticfl.report.search import tune_study as tune_study
     from agnosticfl.report.study import study as study
-    from agnosticfl.report.tuned import tune as tune
-    from agnosticfl.report.tuned import tune_study as tune_study
     from agnosticfl.weights import exponentiated_gradient as exponentiated_gradient
     from agnosticfl.weights import fixed as fixed
     from agnosticfl.weights import proportional as proportional
@@ -102,7 +102,7 @@ _PLACES = {
     "methods.q_fedavg": ("q_fedavg",),
     "models.adapters": ("from_equinox", "from_linen", "from_nnx"),
     "report.study": ("study",),
-    "report.tuned": ("tune", "tune_study"),
+    "report.search": ("tune", "tune_study"),
     "weights": ("exponentiated_gradient", "fixed", "proportional"),
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}

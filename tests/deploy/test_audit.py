@@ -21,7 +21,7 @@ from agnosticfl.deploy.flower.records import REQUEST, ROUND, SECURE, SUM, to_rec
 from agnosticfl.deploy.flower.server_app import first_params, server_data
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
 from agnosticfl.deploy.node import audit, evaluate
-from agnosticfl.deploy.node.allowance import Allowance, consented
+from agnosticfl.deploy.node.allowance import Allowance, read_consented
 from agnosticfl.deploy.node.examples import dealt_to
 from agnosticfl.deploy.task import KINDS, TRAINING, federated_config, new_task, write_task
 from agnosticfl.errors import BadInput
@@ -227,7 +227,7 @@ def test_without_the_operator_s_consent_nothing_leaves(tmp_path: Path):
     assert line["why"] == f"its operator has not written toy-of-the-tests into {consent}"
     consent.write_text("another-run\ntoy-of-the-tests  # ethics board, 12 March\n")
     play(tmp_path / "again", {"consent": str(consent)}, rounds=1)
-    assert consented(consent) == {"another-run", "toy-of-the-tests"}
+    assert read_consented(consent) == {"another-run", "toy-of-the-tests"}
 
 
 def test_an_allowance_is_counted_by_run_and_round(tmp_path: Path):

@@ -49,27 +49,27 @@ def waited(post: Mail, receivers: list[Any], seconds: float = 5.0) -> bool:
 
 def test_a_message_is_here_when_its_last_part_is():
     post = Mail()
-    post.posted(1, "a", [])
-    post.posted(2, "b", ["x", "y"])
-    post.posted(3, "c", ["y"])
+    post.note_posted(1, "a", [])
+    post.note_posted(2, "b", ["x", "y"])
+    post.note_posted(3, "c", ["y"])
     assert waited(post, [1])
-    post.came("x")
+    post.note_part("x")
     assert not waited(post, [2, 3], 0.01)
-    post.came("y")
+    post.note_part("y")
     assert (post.here(2), post.here(3)) == ({"b"}, {"c"})
-    post.fetched(2, ["b"])
+    post.note_fetched(2, ["b"])
     assert not waited(post, [2], 0.01)
     assert waited(post, [2, 3])
 
 
 def test_who_waits_is_woken_by_another_thread_and_by_the_end():
     post = Mail()
-    for wake in (lambda: post.posted("reply", "a", []), post.close):
+    for wake in (lambda: post.note_posted("reply", "a", []), post.close):
         threading.Timer(0.05, wake).start()
         begun = time.monotonic()
         assert waited(post, ["other", "reply"])
         assert time.monotonic() - begun < 4
-        post.fetched("reply", ["a"])
+        post.note_fetched("reply", ["a"])
     assert waited(post, ["nobody"])  # after the end
 
 
@@ -77,10 +77,10 @@ def test_what_nobody_fetches_is_forgotten(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mail, "MANY", 2)
     post = Mail()
     for number in range(4):
-        post.posted(number, f"whole {number}", [])
-        post.posted(10 + number, f"half {number}", ["part"])
+        post.note_posted(number, f"whole {number}", [])
+        post.note_posted(10 + number, f"half {number}", ["part"])
     assert [bool(post.here(number)) for number in range(4)] == [False, False, True, True]
-    post.came("part")
+    post.note_part("part")
     assert [bool(post.here(10 + number)) for number in range(4)] == [False, False, True, True]
 
 
@@ -142,12 +142,12 @@ def test_a_client_that_looks_is_alive_until_it_signs_off(
     later = datetime.datetime.fromtimestamp(now + 50.0, tz=datetime.UTC)
     monkeypatch.setattr(dates, "now", lambda: later)
     assert online(link)[1] < 2 * INTERVAL
-    link.alive.looked(link.node)
+    link.alive.note_look(link.node)
     link.alive.write(link.state)
     status, left = online(link)
     assert status == "online"
     assert left > 2 * INTERVAL + 45.0
-    link.alive.looked(link.node)
+    link.alive.note_look(link.node)
     assert link.state.deactivate_node(link.node)
     link.alive.write(link.state)
     assert online(link)[0] == "offline"
@@ -223,7 +223,7 @@ def post() -> Mail:
 def test_a_client_s_request_is_held_until_a_message_is_there(post: Mail):
     hold = Hold(None, post, NODES, Alive(), hold=5.0)
     assert ask(hold, FLEET, pull(7)).passed  # nothing is known of a client that is new
-    threading.Timer(0.1, post.posted, (7, "a", [])).start()
+    threading.Timer(0.1, post.note_posted, (7, "a", [])).start()
     asked = ask(hold, FLEET, pull(7))
     assert asked.passed
     assert 0.05 < asked.seconds < 4
@@ -251,7 +251,7 @@ def test_who_looks_with_another_s_number_is_not_held(post: Mail, keys: tuple[byt
         asked = ask(hold, FLEET, pull(7), keys=keys)
         assert asked.passed
         assert asked.seconds < 2
-    threading.Timer(0.1, post.posted, (7, "a", [])).start()
+    threading.Timer(0.1, post.note_posted, (7, "a", [])).start()
     assert 0.05 < ask(hold, FLEET, pull(7)).seconds < 4  # and the other one still is
 
 
@@ -289,7 +289,7 @@ def test_replies_are_waited_for_a_second_at_most(post: Mail):
     assert asked.passed
     assert asked.seconds >= 0.05
     hold.soon = 30.0
-    post.posted("b", "the reply", [])
+    post.note_posted("b", "the reply", [])
     assert ask(hold, RUNTIME, body).seconds < 5
 
 

@@ -26,7 +26,7 @@ from agnosticfl.deploy.flower.standing import Standing
 from agnosticfl.deploy.flower.strategy import AgnosticStrategy
 from agnosticfl.deploy.node.contribute import jax_client
 from agnosticfl.deploy.roster import read_roster
-from agnosticfl.deploy.seeing.keeping import begun, first, told, watched
+from agnosticfl.deploy.seeing.keeper import begun, first, told, watched
 from agnosticfl.deploy.seeing.page import page
 from agnosticfl.deploy.seeing.status import PLAYING, STATUS, Server, Status, View, read, write
 from agnosticfl.deploy.seeing.status import SERVER as SERVER_FILE

@@ -145,7 +145,7 @@ def test_sums_of_another_kind_follow_the_roster_with_those_of_training(place: Pl
         task, options(place), POLICY._replace(minimum=3), place.folder / "run", None
     )
     way = Way(strategy.channel, strategy.message)
-    other: Any = strategy.asking(EVALUATION, 1, way)
+    other: Any = strategy.for_kind(EVALUATION, 1, way)
     own = other.agreement
     assert own.run != strategy.agreement.run
     assert own.roster == strategy.agreement.roster
@@ -184,7 +184,7 @@ def test_a_server_takes_over_a_roster_that_follows_and_no_other(place: Place, tm
     assert {path.stem for path in clients.glob("*.pub")} == {"1", "2", "3"}
     assert any("roster 2: + 3 (" in line for line in said[before:])
     assert "roster 2: − 0" in said[before:]
-    told = served.heard((state / served.FILE).read_bytes())
+    told = served.parse_served((state / served.FILE).read_bytes())
     assert told.terms["roster"].startswith("number 2, ")
     before = len(said)
     supervisor.follow()

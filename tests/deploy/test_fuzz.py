@@ -34,7 +34,7 @@ from agnosticfl.deploy.keys import (
     write_verify_key,
 )
 from agnosticfl.deploy.npy import array_from
-from agnosticfl.deploy.told import as_json, from_json
+from agnosticfl.deploy.process_settings import as_json, from_json
 from agnosticfl.errors import BadInput
 from agnosticfl.runs.build import build
 from agnosticfl.runs.records import METRICS, read_records

@@ -20,8 +20,8 @@ from agnosticfl.deploy.gate.limits import Limits
 from agnosticfl.deploy.gate.serve import configured, server_context
 from agnosticfl.deploy.gate.settings import Settings
 from agnosticfl.deploy.keys import make_authority, make_node_key
+from agnosticfl.deploy.process_settings import as_json, from_json
 from agnosticfl.deploy.supervise import children
-from agnosticfl.deploy.told import as_json, from_json
 from tests.deploy.knocking import PROTOBUF, PULL, Knock, StubSuperLink
 
 PATIENCE = 60.0  # seconds for anything, on a machine that has other things to do

@@ -88,7 +88,7 @@ def client_of(link: Link) -> httpx.Client:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
     served = Served(tmp_path_factory.mktemp("server"))
     with served.supervisor as supervisor:
-        supervisor.up()
+        supervisor.ensure_up()
         yield served
 
 
@@ -269,6 +269,19 @@ def test_an_operator_registers_a_key_once_and_hears_why_not(server: Served, tmp_
         pytest.raises(Failed, match="the SuperLink does not answer"),
     ):
         operator.runs()
+
+
+def test_an_operator_ends_every_run_that_is_left(server: Served, tmp_path: Path):
+    write_app(tmp_path / "app", toy(1))
+    with server.supervisor.operator() as operator:
+        begun = [
+            operator.start(tmp_path / "app", {"out": str(tmp_path / name)}) for name in ("a", "b")
+        ]
+        operator.stop_all()
+        ended = {run.number: run.status for run in operator.runs()}
+        assert [ended[run] for run in begun] == ["finished:stopped"] * 2
+        operator.stop_all()  # those that have ended stay as they are
+        assert {run.number: run.status for run in operator.runs()} == ended
 
 
 class Attack:

@@ -131,7 +131,7 @@ def test_a_vector_for_a_sum_of_another_kind_is_refused(
         Standing(agreement_of(task, read_roster(keys / "roster"), 3, 1)),
         SERVER,
     )
-    other = strategy.asking(kind, 1, Way(strategy.channel, strategy.message))
+    other = strategy.for_kind(kind, 1, Way(strategy.channel, strategy.message))
     sent = Broadcast({"w": np.zeros((), np.float32)}, jnp.ones(5), strategy.channel.init())
     with pytest.raises(Abandoned):
         other.attempt(grid, sent, Attempt(1, 1, "token", kind))

@@ -204,8 +204,8 @@ def test_who_joins_and_leaves_again_and_again_is_as_good_as_lost(
 def test_each_may_leave_once_in_an_attempt(pauses: Pauses):
     del pauses
     looking = Looking(RoundPolicy(3, 3), Attempt(1, 1, ""))
-    assert looking.anew([1, 2], "why")
+    assert looking.excuse([1, 2], "why")
     assert looking.unwilling == {1, 2}
-    assert looking.anew([2, 3], "why")
-    assert not looking.anew([1, 3], "why")
-    assert not looking.anew([], "why")
+    assert looking.excuse([2, 3], "why")
+    assert not looking.excuse([1, 3], "why")
+    assert not looking.excuse([], "why")

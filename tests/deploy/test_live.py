@@ -148,7 +148,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Generator[Federation
     federation = Federation(place)
     try:
         with federation.supervisor:
-            federation.supervisor.up()
+            federation.supervisor.ensure_up()
             for number in range(NODES):
                 federation.start_node(number)
             try:

@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from agnosticfl.deploy import local_user
-from agnosticfl.deploy.local_user import ESTABLISHED, End, Place, asked, listed, own, owner
+from agnosticfl.deploy.local_user import (
+    ESTABLISHED,
+    End,
+    Place,
+    ask_kernel,
+    find_in_table,
+    own,
+    owner,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked")
 
@@ -56,7 +64,7 @@ def ends(request: pytest.FixtureRequest) -> Generator[tuple[Place, Place]]:
         yield one.getsockname()[:2], server
 
 
-@pytest.mark.parametrize("look", [asked, listed])
+@pytest.mark.parametrize("look", [ask_kernel, find_in_table])
 def test_a_connection_is_found_with_its_owner(
     ends: tuple[Place, Place], look: Callable[[Place, Place], End | None]
 ):
@@ -69,8 +77,8 @@ def test_what_is_not_there_is_nobody_s(ends: tuple[Place, Place]):
     client, server = ends
     other = (client[0], 1)
     with pytest.raises(OSError, match=os.strerror(errno.ENOENT)):
-        asked(other, server)
-    assert listed(other, server) is None
+        ask_kernel(other, server)
+    assert find_in_table(other, server) is None
     assert not own(other, server)
     assert not own(server, other)  # where somebody listens, but is not connected so
 
@@ -81,7 +89,7 @@ def test_among_many_connections_the_one_is_found():
         for _ in range(200):
             one = stack.enter_context(socket.create_connection(server))
             stack.enter_context(listener.accept()[0])
-            assert asked(one.getsockname(), server) == End(ESTABLISHED, os.getuid())
+            assert ask_kernel(one.getsockname(), server) == End(ESTABLISHED, os.getuid())
 
 
 def test_where_the_kernel_does_not_answer_its_table_is_read(
@@ -90,7 +98,7 @@ def test_where_the_kernel_does_not_answer_its_table_is_read(
     def refused(*_: object) -> End:
         raise PermissionError
 
-    monkeypatch.setattr(local_user, "asked", refused)
+    monkeypatch.setattr(local_user, "ask_kernel", refused)
     assert owner(*ends) == os.getuid()
 
 
@@ -98,7 +106,7 @@ def test_a_line_that_has_just_moved_is_looked_for_again(monkeypatch: pytest.Monk
     line = " 0: 0100007F:0001 0100007F:1F90 01 0:0 00:0 0 1234 0 99\n"
     seen = ["head\n", f"head\n{line}"]
     monkeypatch.setattr(Path, "read_text", lambda _: seen.pop(0))
-    assert listed(("127.0.0.1", 1), ("127.0.0.1", 8080)) == End(1, 1234)
+    assert find_in_table(("127.0.0.1", 1), ("127.0.0.1", 8080)) == End(1, 1234)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
@@ -116,7 +124,7 @@ def test_another_user_s_connection_is_not_ours_and_neither_is_one_that_it_closed
                 stranger.stdin.write(b"x")
                 stranger.stdin.flush()
                 until = time.monotonic() + PATIENCE
-                while asked(client, server).state == ESTABLISHED:
+                while ask_kernel(client, server).state == ESTABLISHED:
                     assert time.monotonic() < until
                     time.sleep(0.01)
                 assert owner(client, server) is None

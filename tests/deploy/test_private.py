@@ -29,7 +29,7 @@ from agnosticfl.deploy.private import (
     planned_sums,
     privacy_of,
 )
-from agnosticfl.deploy.seeing.keeping import watched
+from agnosticfl.deploy.seeing.keeper import watched
 from agnosticfl.deploy.seeing.page import page
 from agnosticfl.deploy.seeing.prometheus import metrics
 from agnosticfl.deploy.seeing.status import STATUS, Server, Status, View

@@ -29,7 +29,7 @@ from agnosticfl.deploy.node import reach as reaching
 from agnosticfl.deploy.node.examples import dealt_to
 from agnosticfl.deploy.node.reach import Finding, Waiting, reach
 from agnosticfl.deploy.roster import read_roster
-from agnosticfl.deploy.served import FILE, heard, unlike, write_served
+from agnosticfl.deploy.served import FILE, differing_terms, parse_served, write_served
 from agnosticfl.deploy.task import FederatedTask
 from agnosticfl.errors import BadInput
 from agnosticfl.runs.build import build
@@ -202,7 +202,7 @@ def test_files_that_are_none_are_refused(place: Place, tmp_path: Path):
     with pytest.raises(BadInput, match=r"ca\.pem is no certificate"):
         reach(place.address, tmp_path / "ca.pem", place.key)
     with pytest.raises(BadInput, match="cannot be read"):
-        heard(b'{"client": 3}')
+        parse_served(b'{"client": 3}')
 
 
 def test_pauses_grow_and_a_line_is_said_once_an_hour():
@@ -223,8 +223,9 @@ def test_pauses_grow_and_a_line_is_said_once_an_hour():
 
 def test_terms_that_differ_are_named():
     own = {"program": "1", "task": "a" * 64}
-    assert unlike(own, dict(own)) == []
-    assert unlike(own, {"program": "2", "task": "b" * 64, "roster": "number 2, " + "c" * 64}) == [
+    assert differing_terms(own, dict(own)) == []
+    theirs = {"program": "2", "task": "b" * 64, "roster": "number 2, " + "c" * 64}
+    assert differing_terms(own, theirs) == [
         "program is 1 here, and 2 on the server",
         "roster is none here, and number 2, cccccccccccc… on the server",
         "task is aaaaaaaaaaaa… here, and bbbbbbbbbbbb… on the server",

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 
 from agnosticfl.deploy.flower import shelf as shelves
-from agnosticfl.deploy.flower.shelf import Shelf, coming
+from agnosticfl.deploy.flower.shelf import Shelf, carrying
 from tests.deploy.links import Link, make_link
 
 objects: Any = importlib.import_module("flwr.supercore.inflatable.inflatable_object")
@@ -125,14 +125,14 @@ def test_flower_s_store_has_what_is_on_the_shelf(link: Link):
 def test_a_message_on_the_shelf_is_given_again_until_it_is_confirmed(link: Link):
     """As one in the database is; and after a restart, when the shelf is empty, it is gone."""
     message, tree, parts = link.message()
-    with coming(parts):
+    with carrying(parts):
         assert link.state.start_session(link.run) == ""
         assert link.state.store_message_and_object_tree(message, tree, "") == (True, [])
     assert link.post.here(link.node) == {tree.object_id}
     assert link.look() == link.look() == [tree.object_id]
     link.confirm(tree.object_id)
     assert link.look() == []
-    with coming(parts):
+    with carrying(parts):
         link.state.store_message_and_object_tree(message, tree, "")
     link.shelf.take_all(link.run)
     assert link.look() == []

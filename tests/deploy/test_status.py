@@ -16,8 +16,8 @@ from rich.console import Console
 
 from agnosticfl.deploy.flower import federation
 from agnosticfl.deploy.flower.federation import LOG, NoProgress
-from agnosticfl.deploy.seeing import keeping, logs
-from agnosticfl.deploy.seeing.keeping import begun, first, spent, told, watched
+from agnosticfl.deploy.seeing import keeper, logs
+from agnosticfl.deploy.seeing.keeper import begun, first, spent, told, watched
 from agnosticfl.deploy.seeing.logs import put_away
 from agnosticfl.deploy.seeing.page import page
 from agnosticfl.deploy.seeing.prometheus import metrics
@@ -167,7 +167,7 @@ def test_a_disc_that_is_full_ends_no_run(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: Any) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(keeping, "write", full)
+    monkeypatch.setattr(keeper, "write", full)
     play_clear(tmp_path)
     assert len(read_records(tmp_path / "run")) == 3
     assert not (tmp_path / STATUS).exists()

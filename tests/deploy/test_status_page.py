@@ -19,6 +19,7 @@ import pytest
 
 from agnosticfl.deploy.gate.refusals import Refusals, Refused
 from agnosticfl.deploy.keys import make_server_keys
+from agnosticfl.deploy.process_settings import as_json
 from agnosticfl.deploy.seeing.chart import chart, colours
 from agnosticfl.deploy.seeing.page import policy
 from agnosticfl.deploy.seeing.serve import GUESSES, Page, given
@@ -43,7 +44,6 @@ from agnosticfl.deploy.seeing.status import (
     write,
 )
 from agnosticfl.deploy.supervise import children
-from agnosticfl.deploy.told import as_json
 from agnosticfl.errors import BadInput
 from tests.helpers.browser import browser_tests, chromium
 

@@ -61,7 +61,7 @@ def test_a_decoy_is_not_run_and_the_own_app_s_folder_stays_as_it_was(
     client: Client, monkeypatch: pytest.MonkeyPatch, supernode: bool
 ):
     """Both of its messages are answered by a warm client's own app, and by nothing else."""
-    tried, files, programs = trial.tried, set[str](), list[Path]()
+    tried, files, programs = trial.try_decoy, set[str](), list[Path]()
 
     def look(link: Link, key: Path, supernode: bool) -> str:
         wrong = tried(link, key, supernode)
@@ -70,7 +70,7 @@ def test_a_decoy_is_not_run_and_the_own_app_s_folder_stays_as_it_was(
         programs.extend((link.home / "bin").glob("*"))
         return wrong
 
-    monkeypatch.setattr(trial, "tried", look)
+    monkeypatch.setattr(trial, "try_decoy", look)
     client.check(supernode)
     assert files == set(app_files(Path("mark")))
     assert bool(programs) == supernode  # a warm client starts none

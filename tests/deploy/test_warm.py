@@ -27,7 +27,7 @@ from agnosticfl.deploy.flower.decoy import connection as decoy
 from agnosticfl.deploy.flower.own_app import OwnApp
 from agnosticfl.deploy.keys import make_authority, make_node_key
 from agnosticfl.deploy.node.settings import Settings
-from agnosticfl.deploy.told import as_json, from_json
+from agnosticfl.deploy.process_settings import as_json, from_json
 from agnosticfl.errors import BadInput
 from tests.deploy.standing import standing
 
@@ -93,7 +93,7 @@ def line(tmp_path: Path) -> Generator[Line]:
 def test_every_message_is_answered_by_the_client_s_own_app_which_stays(line: Line, tmp_path: Path):
     """The bundle is not even asked for; the app knows what it did before, and the run's options."""
     app = OwnApp(write_own(tmp_path), {})
-    assert [warm.one_message(line.parts, app) for _ in range(3)] == [True, True, False]
+    assert [warm.answer_next(line.parts, app) for _ in range(3)] == [True, True, False]
     said = [reply.content.config_records["said"] for reply in line.sent]
     assert [(s["number"], s["node"], s["when"]) for s in said] == [(1, 2, 3600.0)] * 2  # two runs
     assert (line.fabs, line.worked) == (0, [0.0, 0.0])  # how long it works is nobody's business
@@ -104,7 +104,7 @@ def test_why_an_app_fails_stays_on_the_client(
     line: Line, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
-    warm.one_message(line.parts, OwnApp(write_own(tmp_path), {"fail": 1}))
+    warm.answer_next(line.parts, OwnApp(write_own(tmp_path), {"fail": 1}))
     assert line.sent[0].error.reason == "its own log says why"
     assert "the patient's name is Ann" in caplog.text
 
@@ -113,7 +113,7 @@ def test_a_run_of_another_app_is_not_answered(
     line: Line, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
-    warm.one_message(line.parts, OwnApp(write_own(tmp_path, "other"), {}))
+    warm.answer_next(line.parts, OwnApp(write_own(tmp_path, "other"), {}))
     assert line.sent[0].has_error()
     assert (
         "the server's run is of agnosticfl/agnosticfl-trial 1.0.0;"
@@ -131,8 +131,8 @@ def test_a_message_that_cannot_be_read_or_answered_is_let_go(line: Line, tmp_pat
     def over(*_: Any) -> tuple[set[str], str]:
         raise Stopped
 
-    assert warm.one_message(line.parts._replace(pull_object=lost), app)
-    assert warm.one_message(line.parts._replace(send=over), app)
+    assert warm.answer_next(line.parts._replace(pull_object=lost), app)
+    assert warm.answer_next(line.parts._replace(send=over), app)
     assert line.sent == []
 
 
@@ -148,9 +148,9 @@ def test_a_server_in_trouble_is_asked_again_and_one_that_says_no_is_not(line: Li
 
         return line.parts._replace(receive=receive)
 
-    assert warm.one_message(answering(500), app) is False
+    assert warm.answer_next(answering(500), app) is False
     with pytest.raises(httpx.HTTPStatusError):
-        warm.one_message(answering(404), app)
+        warm.answer_next(answering(404), app)
 
 
 def test_settings_come_back_and_nonsense_does_not():
@@ -296,5 +296,5 @@ def test_a_client_that_waiting_does_not_help_ends_with_the_reason(
 
 def test_flower_s_connection_ends_by_the_function_that_is_replaced():
     module = importlib.import_module("flwr.supernode.fleet_http_connection")
-    assert module.flwr_exit is connections._not_let_in
+    assert module.flwr_exit is connections._raise_not_let_in
     assert "flwr_exit(" in inspect.getsource(module.http_request_response)

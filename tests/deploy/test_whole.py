@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from agnosticfl.deploy.flower import connection, handing, whole, whole_grid
-from agnosticfl.deploy.flower.connection import Connection, WholeFleet, pulled, push
+from agnosticfl.deploy.flower.connection import Connection, WholeFleet, pull, push
 from agnosticfl.deploy.flower.whole import enclose, enclosed, fitting, push_some, want, wanted
 from agnosticfl.deploy.flower.whole_grid import WholeRuntime, use_whole
 from agnosticfl.deploy.keys import make_node_key, read_node_key
@@ -167,7 +167,7 @@ def test_a_message_and_its_reply_are_five_requests(server: Server, link: Link, t
         (number,) = push_some(grid, [message(link)])
         received = line.receive()
         assert received is not None
-        found = pulled(line, link.run, received[1])
+        found = pull(line, link.run, received[1])
         np.testing.assert_array_equal(array_in(found), np.arange(4))
         push(line, link.run, reply_to(found))
         (reply,) = grid.pull_messages([number])
@@ -190,7 +190,7 @@ def test_a_part_that_has_no_room_goes_as_flower_sends_it(
     use_whole(grid)
     with joined(tmp_path) as line:
         (number,) = push_some(grid, [message(link, numbers=1000)])
-        found = pulled(line, link.run, line.receive()[1])
+        found = pull(line, link.run, line.receive()[1])
         np.testing.assert_array_equal(array_in(found), np.arange(1000))
         push(line, link.run, sent := reply_to(found))
         (reply,) = grid.pull_messages([number])
@@ -211,7 +211,7 @@ def test_many_messages_are_sent_some_at_once_and_their_replies_are_fetched_so(
         for _ in range(many):
             received = line.receive()
             assert received is not None
-            push(line, link.run, reply_to(pulled(line, link.run, received[1])))
+            push(line, link.run, reply_to(pull(line, link.run, received[1])))
         server.asked.clear()
         assert len(list(grid.pull_messages(numbers))) == many  # of which all say the same
     assert server.asked == ["pull-messages", "deactivate-node"]
@@ -231,7 +231,7 @@ def test_who_does_not_know_of_it_sends_and_fetches_parts_one_by_one(
     use_whole(grid)
     with joined(tmp_path, kind) as line:
         (number,) = push_some(grid, [message(link)])
-        found = pulled(line, link.run, line.receive()[1])
+        found = pull(line, link.run, line.receive()[1])
         push(line, link.run, reply_to(found))
         (reply,) = grid.pull_messages([number])
     assert reply.content["said"] == {"x": 1}
@@ -250,7 +250,7 @@ def test_a_part_that_is_not_its_name_s_is_not_taken(link: Link, tmp_path: Path):
     use_whole(grid)
     with joined(tmp_path) as line:
         push_some(grid, [message(link)])
-        found = pulled(line, link.run, line.receive()[1])
+        found = pull(line, link.run, line.receive()[1])
         reply = reply_to(found)
         objects = whole._objects
         reply.metadata.__dict__["_message_id"] = reply.object_id

@@ -181,19 +181,19 @@ def test_who_is_left_out_does_not_count_as_connected(monkeypatch: pytest.MonkeyP
 
 def test_a_search_says_why_it_waits(time: Time, caplog: pytest.LogCaptureFixture):
     looking = Looking(RoundPolicy(3, 3, wait=10.0), Attempt(7, 1, ""))
-    assert looking.again([1, 2], [1], [1, 2, 3], "1 joins")
+    assert looking.wait_to_ask_again([1, 2], [1], [1, 2, 3], "1 joins")
     assert looking.unwilling == {2}
     assert time.slept == []
-    assert looking.again([1, 3], [1], [1, 2, 3], "1 joins")
+    assert looking.wait_to_ask_again([1, 3], [1], [1, 2, 3], "1 joins")
     assert time.slept == [2.0]
     assert "round 7: 1 joins; 2 of 3 connected take no part just now" in caplog.text
     assert looking.unwilling == set()  # all are asked anew
     time.now = 9.5
-    assert looking.again([1, 2], [1, 2], [1, 2, 3], "2 join")
+    assert looking.wait_to_ask_again([1, 2], [1, 2], [1, 2, 3], "2 join")
     assert time.slept == [2.0]  # the third was not asked since
-    assert looking.again([1, 2, 3], [1, 2], [1, 2, 3], "2 join")
+    assert looking.wait_to_ask_again([1, 2, 3], [1, 2], [1, 2, 3], "2 join")
     assert time.slept == [2.0, 0.5]
-    assert not looking.again([1, 2, 3], [1, 2], [1, 2, 3], "2 join")
+    assert not looking.wait_to_ask_again([1, 2, 3], [1, 2], [1, 2, 3], "2 join")
 
 
 def test_all_who_are_connected_get_their_turn_between_two_pauses(time: Time):
@@ -206,5 +206,5 @@ def test_all_who_are_connected_get_their_turn_between_two_pauses(time: Time):
         while len(time.slept) < pauses:
             now = select(grid, policy, 0, attempt, (), looking.unwilling)
             asked += now
-            assert looking.again(now, [], nodes, "nobody joins")
+            assert looking.wait_to_ask_again(now, [], nodes, "nobody joins")
         assert sorted(asked) == sorted(nodes * pauses)

@@ -18,7 +18,7 @@ from agnosticfl.methods.excess_risk import excess_risk
 from agnosticfl.methods.fednova import fednova
 from agnosticfl.registry import ENGINES, METHODS
 from agnosticfl.runs.build import build
-from agnosticfl.runs.kept import file_of, read_params
+from agnosticfl.runs.kept_models import file_of, read_params
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.references import find_references, write_references
 from agnosticfl.runs.resolve import find_method, resolve

@@ -31,8 +31,8 @@ def test_what_was_written_is_read(tmp_path: Path):
     file = EventFile(tmp_path / "made")
     file.start(8)
     values = {"loss/a": 0.1, "λ/ü": -3.0, "t" * 300: 0.0, "none": math.nan, "much": 1e300}
-    file.scalars(8, 123.5, values)
-    file.scalars(2**40, 0.0, {"loss/a": -1e300})
+    file.add_scalars(8, 123.5, values)
+    file.add_scalars(2**40, 0.0, {"loss/a": -1e300})
     file.close()
     (path,) = (tmp_path / "made").iterdir()
     first, start, one, last = map(Event.FromString, RawEventFileLoader(str(path)).Load())

@@ -9,14 +9,14 @@ from scipy import stats
 
 from agnosticfl.errors import BadInput
 from agnosticfl.runs.axes import Axis, Setting, around, axis_of, beyond, checked_keys, parse_keys
-from agnosticfl.runs.search import Searched, searched
+from agnosticfl.runs.search import Searched, search
 from agnosticfl.runs.told_apart import standard_error, t_quantile, told_apart
 from agnosticfl.runs.trials import Outcome, Tried
 
 HERE = (0.0, 0.0)  # two seeds that add nothing to the score
 
 
-def search(
+def search_lowest(
     score: Callable[[Setting], float | None],
     *axes: Axis,
     budget: int = 12,
@@ -30,7 +30,7 @@ def search(
         values = [None if found is None else found + extra for extra in seeds]
         return Tried(setting, [Outcome(value, "a", 0.0) for value in values])
 
-    return searched(
+    return search(
         axes, lambda wave: [one(setting) for setting in wave],
         lambda setting: all(not isinstance(v, float) or v > lowest for v in setting),
         budget, higher=False,
@@ -47,23 +47,23 @@ def best(result: Searched) -> Setting:
 
 
 def test_a_best_that_is_inside_ends_the_search_at_once():
-    result = search(lambda s: abs(s[0] - 1), axis_of("rate", (0.1, 1.0, 10.0)))
+    result = search_lowest(lambda s: abs(s[0] - 1), axis_of("rate", (0.1, 1.0, 10.0)))
     assert (tried(result), best(result)) == ([0.1, 1.0, 10.0], (1.0,))
     assert result.inside
     assert result.ended == "the best lies inside the grid (3 of 12 settings)"
 
 
 def test_the_grid_grows_by_its_own_ratio_until_the_best_is_inside():
-    upward = search(lambda s: abs(s[0] - 1000), axis_of("rate", (0.1, 1.0)))
+    upward = search_lowest(lambda s: abs(s[0] - 1000), axis_of("rate", (0.1, 1.0)))
     assert tried(upward) == [0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0]
     assert best(upward) == (1000.0,)
-    downward = search(lambda s: abs(s[0] - 0.3), axis_of("rate", (3.0, 10.0, 30.0)))
+    downward = search_lowest(lambda s: abs(s[0] - 0.3), axis_of("rate", (3.0, 10.0, 30.0)))
     assert tried(downward) == [0.1, 0.3, 1.0, 3.0, 10.0, 30.0]
     assert best(downward) == (0.3,)
 
 
 def test_a_budget_that_is_spent_is_said_and_never_exceeded():
-    result = search(lambda s: -s[0], axis_of("rate", (0.1, 1.0)), budget=4)
+    result = search_lowest(lambda s: -s[0], axis_of("rate", (0.1, 1.0)), budget=4)
     assert tried(result) == [0.1, 1.0, 10.0, 100.0]
     assert not result.inside
     assert result.ended == (
@@ -74,32 +74,32 @@ def test_a_budget_that_is_spent_is_said_and_never_exceeded():
 
 def test_growth_of_a_product_adds_a_line():
     axes = axis_of("rate", (0.1, 1.0)), axis_of("name", ("a", "b", "c"))
-    result = search(lambda s: abs(s[0] - 1) + (s[1] != "c"), *axes, budget=11)
+    result = search_lowest(lambda s: abs(s[0] - 1) + (s[1] != "c"), *axes, budget=11)
     assert tried(result) == [(rate, name) for rate in (0.1, 1.0, 10.0) for name in "abc"]
     assert best(result) == (1.0, "c")  # a name has no edge
-    too_small = search(lambda s: abs(s[0] - 1), *axes, budget=8)
+    too_small = search_lowest(lambda s: abs(s[0] - 1), *axes, budget=8)
     assert len(too_small.measured) == 6
     assert "the next line has 3 more (6 of 8 settings)" in too_small.ended
 
 
 def test_where_nothing_is_allowed_beyond_the_edge_the_search_ends_and_says_so():
-    result = search(lambda s: s[0], axis_of("share", (0.1, 0.2, 0.3)))
+    result = search_lowest(lambda s: s[0], axis_of("share", (0.1, 0.2, 0.3)))
     assert tried(result) == [0.1, 0.2, 0.3]  # equal steps: the next would be 0
     assert not result.inside
     assert result.ended.startswith("the best lies at the edge of the grid, share = 0.1, and there")
-    names = search(lambda s: len(s[0]), axis_of("name", ("bb", "a")))
+    names = search_lowest(lambda s: len(s[0]), axis_of("name", ("bb", "a")))
     assert names.ended == "all were tried (2 of 12 settings)"
     assert names.inside
 
 
 def test_what_diverged_is_never_the_best_and_smaller_values_are_tried():
-    result = search(lambda s: None if s[0] > 0.05 else -s[0], axis_of("rate", (1.0, 10.0)))
+    result = search_lowest(lambda s: None if s[0] > 0.05 else -s[0], axis_of("rate", (1.0, 10.0)))
     # All of 1 and 10 diverge, then 0.1 too; 0.01 is better than 0.001.
     assert tried(result) == [0.001, 0.01, 0.1, 1.0, 10.0]
     assert best(result) == (0.01,)
     assert [m.mean is None for m in result.measured] == [False, False, True, True, True]
     assert result.inside
-    nothing = search(lambda _: None, axis_of("rate", (1.0, 10.0)), budget=3)
+    nothing = search_lowest(lambda _: None, axis_of("rate", (1.0, 10.0)), budget=3)
     assert nothing.best is None
     assert nothing.equals == []
     assert nothing.ended.startswith("every setting diverged, and the budget is spent")
@@ -114,7 +114,7 @@ def test_settings_that_seeds_cannot_tell_apart_are_named():
         ]
 
     axes = [axis_of("rate", (0.1, 1.0, 10.0, 100.0))]
-    result = searched(axes, measure, lambda _: True, 4, higher=False)
+    result = search(axes, measure, lambda _: True, 4, higher=False)
     assert best(result) == (1.0,)
     assert [m.setting for m in result.equals] == [(10.0,)]  # differences −0.1, 0.2, −0.2
     assert result.measured[3].mean is None  # one seed of three diverged

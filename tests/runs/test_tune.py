@@ -21,7 +21,7 @@ from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import Stopped, run
 from agnosticfl.runs.trials import outcome, undefined_in
 from agnosticfl.runs.tune import Found, Watch
-from agnosticfl.runs.tuned import tuned_task
+from agnosticfl.runs.tuned_task import tuned_task
 from tests.helpers.problems import federated, quadratic
 
 RATE = "client_optimizer.learning_rate"

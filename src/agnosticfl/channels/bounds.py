@@ -13,7 +13,7 @@ import numpy as np
 from agnosticfl.core import tree
 from agnosticfl.core.channel import Channel, ChannelBuilder, Decoded
 from agnosticfl.core.contribution import ClientSum
-from agnosticfl.core.later import Array, jnp
+from agnosticfl.core.lazy_jax import Array, jnp
 from agnosticfl.errors import check
 
 LARGEST_COUNT = 2**24  # up to here float32 has every whole number

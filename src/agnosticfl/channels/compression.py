@@ -15,7 +15,7 @@ import numpy as np
 from agnosticfl.core import tree
 from agnosticfl.core.channel import Channel, ChannelBuilder, Decoded
 from agnosticfl.core.contribution import ClientSum
-from agnosticfl.core.later import Array, jax, jnp
+from agnosticfl.core.lazy_jax import Array, jax, jnp
 from agnosticfl.errors import check
 from agnosticfl.options import PositiveShare
 

@@ -29,7 +29,7 @@ from agnosticfl.channels.plausible import Levels, Rounded, Sums, beyond_bounds, 
 from agnosticfl.core import tree
 from agnosticfl.core.channel import Adders, Channel, ChannelBuilder, Decoded, chain
 from agnosticfl.core.contribution import ClientSum, usable
-from agnosticfl.core.later import Array, jax, jnp
+from agnosticfl.core.lazy_jax import Array, jax, jnp
 from agnosticfl.errors import check
 from agnosticfl.options import AtLeastOne, Positive, Share
 

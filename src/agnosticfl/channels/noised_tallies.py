@@ -16,7 +16,7 @@ import numpy as np
 from agnosticfl.channels.dp.clipping import MARGIN
 from agnosticfl.channels.dp.noise import Release, Scale, by_clients, too_long
 from agnosticfl.core.channel import Adders, Channel, Decoded
-from agnosticfl.core.later import Array
+from agnosticfl.core.lazy_jax import Array
 from agnosticfl.core.tally import Form, Tally
 
 SEEN = 2.0  # standard deviations of the noise: with fewer clients a domain may be all noise

@@ -23,7 +23,7 @@ from agnosticfl.channels.bounds import ROUNDED_COUNTS, Bounds
 from agnosticfl.core import tree
 from agnosticfl.core.channel import Adders, Channel
 from agnosticfl.core.contribution import ChannelState, ClientSum, Total
-from agnosticfl.core.later import jax
+from agnosticfl.core.lazy_jax import jax
 
 # One rounding of float32 changes a number by 2^-24 of it at most. Twice that for each of several
 # roundings in a row covers the products of their errors, too.

@@ -19,7 +19,7 @@ import numpy as np
 from agnosticfl.channels.bounds import Bounds, check_bounds
 from agnosticfl.channels.fixed_point import largest_word
 from agnosticfl.core.channel import PLAIN, Adders, Channel, Decoded
-from agnosticfl.core.later import Array, jnp
+from agnosticfl.core.lazy_jax import Array, jnp
 from agnosticfl.core.tally import Form, Tally, wrong
 from agnosticfl.errors import check
 

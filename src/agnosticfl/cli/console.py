@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal to draw a bar on
 
 
-def messages(text: str) -> None:
-    """To the user, beside the results."""
+def print_message(text: str) -> None:
+    """Prints to the user, beside the results (on stderr)."""
     typer.echo(text, err=True)
 
 
@@ -52,23 +52,23 @@ def print_report(comparison: Comparison, folder: Path) -> None:
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False)
 
 
-def watched_run(
+def run_watched(
     config: Config, folder: Path, *, cache: Path | None, **options: Any
 ) -> dict[str, Any]:
-    """A run with its progress shown; `options` are those of `runs.run.run`.
+    """Runs with the progress shown; `options` are those of `runs.run.run`.
 
     Of several processes, one shows it. What can be used again is kept in the folder `cache`.
     """
     remember_compilations(cache)
     tuner = stopwatch(None if cache is None else cache / "lanes.json")
     silent = not processes.is_first()
-    say = _nothing if silent else messages
+    say = _nothing if silent else print_message
     with watch(config, silent) as on_round:
         return run(config, folder, on_round=on_round, say=say, tuner=tuner, **options)
 
 
 def compiling_ahead(make_built: MakeBuilt, cache: Path | None) -> Ahead:
-    """How a comparison compiles for its later runs; `cache` is as for `watched_run`."""
+    """How a comparison compiles for its later runs; `cache` is as for `run_watched`."""
     if jax.default_backend() == "cpu":
         return not_ahead
     tuner = stopwatch(None if cache is None else cache / "lanes.json", measuring=False)
@@ -94,19 +94,19 @@ def watch_search(cache: Path | None, should_stop: Callable[[], bool]) -> "Genera
             progress.update(trials, completed=done, total=known, state=name)
             progress.reset(rounds, total=config.rounds, state="compiling")
             if not console.is_terminal:
-                messages(f"trial {done + 1} of {known} so far: {name}")
+                print_message(f"trial {done + 1} of {known} so far: {name}")
 
         def on_round(record: Record) -> None:
             progress.update(rounds, completed=record["round"], state=_state(record))
 
         above = functools.partial(console.print, markup=False, highlight=False)  # the bars
-        say = above if console.is_terminal else messages
+        say = above if console.is_terminal else print_message
         yield Watch(on_trial, on_round, say, should_stop, tuner)
 
 
 def print_search(found: "Sequence[Found]", task: Path, seeds: int, looks: int) -> None:
     """A table for each method, what to make of it, and where the task is that has it."""
-    from agnosticfl.report.tuned import search_table
+    from agnosticfl.report.search import search_table
     from agnosticfl.runs.tune import in_sentences
 
     console = Console(width=None if sys.stdout.isatty() else 160)
@@ -121,7 +121,7 @@ def fail_if_diverged(summaries: Sequence[dict[str, Any]]) -> None:
     """Status 1 if the loss of a run exploded: its folder is complete, its model is of no use."""
     bad = [f"{s['algorithm']} seed {s['seed']}" for s in summaries if s.get("diverged")]
     if len(summaries) > 1 and bad:
-        messages(f"{len(bad)} of {len(summaries)} runs diverged: {', '.join(bad)}")
+        print_message(f"{len(bad)} of {len(summaries)} runs diverged: {', '.join(bad)}")
     if bad:
         raise typer.Exit(1)
 
@@ -130,8 +130,8 @@ def _nothing(_: Any) -> None: ...
 
 
 @functools.cache
-def painters() -> Painters:
-    """What draws is started, and loaded here by a thread, while the rounds go on."""
+def start_painters() -> Painters:
+    """Starts what draws, once; a thread loads it here, too, while the rounds go on."""
     plots = ("agnosticfl.report.plots",)
     threading.Thread(target=importlib.import_module, args=plots, name="agnosticfl-plots").start()
     helpers = Painters()
@@ -159,7 +159,7 @@ def watch(config: Config, silent: bool = False) -> Generator[Callable[[Record], 
             nonlocal first, shown
             now = time.monotonic()
             if first is None:
-                painters()
+                start_painters()
             first = first or (record["round"], now)
             rate = (record["round"] - first[0]) / max(now - first[1], 1e-9)
             if not on_terminal and now - shown <= PLAIN_SECONDS:
@@ -168,7 +168,7 @@ def watch(config: Config, silent: bool = False) -> Generator[Callable[[Record], 
             if on_terminal:
                 progress.update(bar, completed=record["round"], state=state)
             else:
-                messages(f"{name}: round {record['round']} of {config.rounds}  {state}")
+                print_message(f"{name}: round {record['round']} of {config.rounds}  {state}")
                 shown = now
 
         yield on_round
@@ -199,19 +199,19 @@ def stop_on_signals(
         nonlocal asked
         asked = True
         signal.signal(number, at_once)
-        messages(answer)
+        print_message(answer)
 
     def at_once(*_: Any) -> NoReturn:
         # As `kill -9` would, which a run survives: an exception in the middle of a checkpoint makes
         # the libraries that write it complain in many words.
-        messages(f"stopped at once; {go_on}")
+        print_message(f"stopped at once; {go_on}")
         os._exit(130)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: asked
     except Stopped as stopped:
-        messages(f"{stopped}; {go_on}")
+        print_message(f"{stopped}; {go_on}")
         raise typer.Exit(130) from None
     finally:
         for number, handler in before.items():

@@ -87,7 +87,7 @@ def init(
     # Room for the clients that are asked beyond those waited for, as the app has it.
     room = [f"secure.most_clients={num_asked(RoundPolicy(clients, clients))}"] if secure else []
     settings = [*room, *(sets or ()), *keys_of("dp", dp)]
-    agreed = _task(task, clients, algorithm, rounds, seed, secure, settings)
+    agreed = _make_task(task, clients, algorithm, rounds, seed, secure, settings)
     write_app(folder, agreed._replace(server_key=server_key))
     typer.echo(f"{folder}: the Flower app of {task} for {clients} clients per round")
     if secure:
@@ -109,7 +109,7 @@ def _borne(clients: int) -> str:
     return in_words(clients, usual["dishonest"], usual["dropout"])
 
 
-def _task(
+def _make_task(
     task: str,
     clients: int,
     algorithm: str,
@@ -197,11 +197,11 @@ def local(
     client. Ctrl-C ends everything.
     """
     from agnosticfl import report
-    from agnosticfl.cli.console import messages, print_report
+    from agnosticfl.cli.console import print_message, print_report
     from agnosticfl.deploy.supervise.local import run_locally
 
     settings = [*(sets or ()), *keys_of("dp", dp)]
-    agreed = _task(task, nodes, algorithm, rounds, seed, secure, settings, dealing=True)
+    agreed = _make_task(task, nodes, algorithm, rounds, seed, secure, settings, dealing=True)
     folder = out or Path("runs") / f"{agreed.config.task}-{algorithm}-deployed-seed{seed}"
     _check_new(folder, resume)
     if secure:
@@ -209,9 +209,9 @@ def local(
     _say_private(agreed.config)
 
     def serve(**watch: Any) -> bool:
-        return run_locally(agreed, folder, nodes, supernode=supernode, say=messages, **watch)
+        return run_locally(agreed, folder, nodes, supernode=supernode, say=print_message, **watch)
 
-    _watched(agreed.config, serve)
+    _serve_watched(agreed.config, serve)
     print_report(report.write_report([folder], folder), folder)
 
 
@@ -260,7 +260,7 @@ def server(
     Flower's SuperLink listens on this machine only.
     """
     from agnosticfl import report
-    from agnosticfl.cli.console import messages, print_report
+    from agnosticfl.cli.console import print_message, print_report
     from agnosticfl.deploy.accepted import SERVED, accept
     from agnosticfl.deploy.app import PACKAGE
     from agnosticfl.deploy.gate.limits import MARGIN, Limits, limits_from
@@ -290,7 +290,7 @@ def server(
     check((roster is not None) == needed, f"--roster is {'' if needed else 'not '}needed: {app}")
     if roster is not None:
         own = state / SERVED  # what is worked with: `roster` may change at any time
-        processes.private_folder(state)
+        processes.make_private_folder(state)
         for line in (
             *accept(roster, own, anew=True),
             *register_members(read_roster(own), keys / "clients"),
@@ -306,13 +306,13 @@ def server(
     place = None if page == NOWHERE else page_settings(page, state, keys, password)
     service = Service(app, keys, state, out, host, port, options, limits, place, roster)
     if place is not None:
-        messages(f"status page: {address_of(place)}")
+        print_message(f"status page: {address_of(place)}")
 
     def serve(**watch: Any) -> bool:
-        with Supervisor(service, messages) as supervisor:
+        with Supervisor(service, print_message) as supervisor:
             return supervisor.serve(**watch)
 
-    _watched(config, serve)
+    _serve_watched(config, serve)
     print_report(report.write_report([out], out), out)
 
 
@@ -351,7 +351,7 @@ def _check_new(folder: Path, resume: bool) -> None:
     )
 
 
-def _watched(config: Any, serve: Callable[..., bool]) -> None:
+def _serve_watched(config: Any, serve: Callable[..., bool]) -> None:
     """Serves with progress shown, until it is done or the user has had enough."""
     from agnosticfl.cli.console import stop_on_signals, watch
     from agnosticfl.runs.run import Stopped

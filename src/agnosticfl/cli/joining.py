@@ -111,7 +111,7 @@ def client(
     config: dict[str, str | int] = {"data": str(data.resolve())}
     config |= {"when": when, "min-examples": min_examples, "server": server}
     config |= {"figures": str(link.home / FIGURES)}
-    processes.private_folder(link.home)
+    processes.make_private_folder(link.home)
     log = (audit or link.home / AUDIT).resolve()
     check(log.parent.is_dir(), f"--audit is {log}, and there is no folder {log.parent}")
     check(most_rounds >= 0, f"--most-rounds is {most_rounds}; it must be at least 0")

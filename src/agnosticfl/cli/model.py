@@ -32,7 +32,7 @@ def export(
 ) -> None:
     """Write a run's model as a folder that stands alone: parameters, preparation, model card."""
     from agnosticfl.export.folder import export_run
-    from agnosticfl.runs.kept import read_params
+    from agnosticfl.runs.kept_models import read_params
 
     chosen = export_run(run, out, which, overwrite)
     about = read_params(out / "model.safetensors").about
@@ -64,7 +64,7 @@ def predict(
     overwrite: Overwrite = False,
 ) -> None:
     """Predict for the rows of a table, or the examples of a store, with an exported model."""
-    from agnosticfl.cli.console import messages
+    from agnosticfl.cli.console import print_message
     from agnosticfl.data.formats.tables import open_table
     from agnosticfl.data.store.reader import META, open_store
     from agnosticfl.export.model import load
@@ -84,7 +84,7 @@ def predict(
         rows = open_table(table, names.split(",") if names else None, delimiter)
         written = predict_table(trained, rows, out, keep.split(",") if keep else ())
     for line in written.notes:
-        messages(f"warning: {line}")
+        print_message(f"warning: {line}")
     typer.echo(f"{out}: {written.rows:,} predictions")
 
 

@@ -68,11 +68,11 @@ def tune(
     The grid grows until the best value is inside it, as far as the budget goes.
     """
     from agnosticfl.cli.console import print_search, stop_on_signals, watch_search
-    from agnosticfl.report.tuned import write_search
+    from agnosticfl.report.search import write_search
     from agnosticfl.runs import tune as tuning
     from agnosticfl.runs.axes import parse_keys
     from agnosticfl.runs.cache import cache_folder
-    from agnosticfl.runs.tuned import tuned_file
+    from agnosticfl.runs.tuned_task import tuned_file
 
     folder = out or Path("runs") / f"tune-{Path(task).stem}"
     with stop_on_signals(go_on="the same command goes on") as should_stop:
@@ -128,7 +128,7 @@ def references(
 
     Writes the task with what was found, ready to run. Short runs will do: --rounds.
     """
-    from agnosticfl.cli.console import stop_on_signals, watched_run
+    from agnosticfl.cli.console import run_watched, stop_on_signals
     from agnosticfl.runs.cache import cache_folder
     from agnosticfl.runs.references import find_references, write_references
 
@@ -136,7 +136,7 @@ def references(
     settings = settings_of(sets, precision=precision)
     with stop_on_signals() as should_stop:
         run = functools.partial(
-            watched_run, resume=resume, should_stop=should_stop, cache=cache_folder(cache)
+            run_watched, resume=resume, should_stop=should_stop, cache=cache_folder(cache)
         )
         found = find_references(task, folder, run, rounds=rounds, seed=seed, sets=settings)
     for domain, loss in found.items():

@@ -76,10 +76,10 @@ def run(
     from agnosticfl import report
     from agnosticfl.cli.console import (
         fail_if_diverged,
-        painters,
         print_report,
+        run_watched,
+        start_painters,
         stop_on_signals,
-        watched_run,
     )
     from agnosticfl.runs.cache import cache_folder
     from agnosticfl.runs.compare import run_folder
@@ -96,10 +96,10 @@ def run(
     options["cache"] = cache_folder(cache)
     together = processes.joined(coordinator, num_processes, process_id)
     with together, stop_on_signals() as should_stop:
-        summary = watched_run(config, folder, should_stop=should_stop, **options)
+        summary = run_watched(config, folder, should_stop=should_stop, **options)
         if processes.is_first():
             with span("report"):
-                done = report.write_report([folder], folder, which, painters=painters())
+                done = report.write_report([folder], folder, which, painters=start_painters())
                 print_report(done, folder)
     fail_if_diverged([summary])
 
@@ -136,11 +136,11 @@ def compare(
     from agnosticfl.cli.console import (
         compiling_ahead,
         fail_if_diverged,
-        messages,
-        painters,
+        print_message,
         print_report,
+        run_watched,
+        start_painters,
         stop_on_signals,
-        watched_run,
     )
     from agnosticfl.runs import compare as comparison
     from agnosticfl.runs.build import build
@@ -158,7 +158,7 @@ def compare(
             task,
             folder,
             functools.partial(
-                watched_run,
+                run_watched,
                 make_built=make_built,
                 resume=resume,
                 overwrite=overwrite,
@@ -171,12 +171,12 @@ def compare(
             target=target,
             rounds=rounds,
             sets=settings,
-            say=messages,
+            say=print_message,
             make_built=make_built,
             ahead=compiling_ahead(make_built, cache_folder(cache)),
         )
     with span("report"):
-        done = report.write_report([folder], folder, which, painters=painters())
+        done = report.write_report([folder], folder, which, painters=start_painters())
         print_report(done, folder)
     fail_if_diverged(summaries)
 
@@ -205,7 +205,7 @@ def report(
 
 def _check_which(which: str, config: "Config") -> None:
     """Now, not after the training."""
-    from agnosticfl.runs.kept import WHICH
+    from agnosticfl.runs.kept_models import WHICH
 
     choose(which, WHICH, "--which")
     check(

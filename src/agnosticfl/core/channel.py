@@ -21,7 +21,7 @@ from agnosticfl.core.contribution import (
     SumOverClients,
     Total,
 )
-from agnosticfl.core.later import Array, jax, jnp
+from agnosticfl.core.lazy_jax import Array, jax, jnp
 from agnosticfl.core.tree import PyTree
 
 ChannelReport: TypeAlias = dict[str, Array]  # name -> a scalar for the round's record

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the compiler is told beyond the program."""
 
-from agnosticfl.core.later import jax
+from agnosticfl.core.lazy_jax import jax
 
 
 def for_nvidia(**options: str | bool) -> dict[str, str | bool] | None:

@@ -7,7 +7,7 @@ A contribution is what a client adds, a message what it sends of that, a total t
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from agnosticfl.core import tree
-from agnosticfl.core.later import Array, jax, jnp
+from agnosticfl.core.lazy_jax import Array, jax, jnp
 from agnosticfl.core.model import Model, Params
 from agnosticfl.core.tree import PyTree
 

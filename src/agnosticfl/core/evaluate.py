@@ -13,7 +13,7 @@ import numpy as np
 from agnosticfl.core import sampling
 from agnosticfl.core.compiling import for_nvidia
 from agnosticfl.core.federated import FederatedData, slices
-from agnosticfl.core.later import jax, numpy_of
+from agnosticfl.core.lazy_jax import jax, numpy_of
 from agnosticfl.core.metrics import Mean, Reading, reading
 from agnosticfl.core.model import Examples, Model, Params
 from agnosticfl.errors import check, choose

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from agnosticfl.core.later import Array
+from agnosticfl.core.lazy_jax import Array
 from agnosticfl.core.metrics import SHAPES, Mean, Metric, Outputs, Reading, named_metrics
 from agnosticfl.core.tree import PyTree
 from agnosticfl.errors import check, choose

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from agnosticfl.core.later import Array, jax, jnp
+from agnosticfl.core.lazy_jax import Array, jax, jnp
 
 SERVER = 2**32 - 1  # what a round's key is folded with for the server; no client has this number
 

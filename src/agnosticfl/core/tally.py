@@ -21,7 +21,7 @@ from agnosticfl.core.evaluate import (
     worst_value,
 )
 from agnosticfl.core.federated import FederatedData
-from agnosticfl.core.later import jax
+from agnosticfl.core.lazy_jax import jax
 from agnosticfl.core.metrics import Reading
 from agnosticfl.core.metrics.tables import Summed, Table
 from agnosticfl.core.model import Model

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from agnosticfl.core.later import Array, jax, jnp
+from agnosticfl.core.lazy_jax import Array, jax, jnp
 
 PyTree: TypeAlias = Any  # nested tuples, lists and dicts of arrays, as JAX takes them
 

@@ -21,7 +21,7 @@ from agnosticfl.deploy.node.examples import held_domains, used_domains
 from agnosticfl.deploy.node.reach import Finding, reach
 from agnosticfl.deploy.roster import Roster, read_roster
 from agnosticfl.deploy.schema import check_schema, schema_of
-from agnosticfl.deploy.served import Served, unlike
+from agnosticfl.deploy.served import Served, differing_terms
 from agnosticfl.deploy.supervise.trial import TESTED
 from agnosticfl.deploy.task import FederatedTask, check_program, read_task
 from agnosticfl.errors import BadInput, check, choose
@@ -82,7 +82,7 @@ def compared(own: dict[str, str], served: Served) -> Iterator[Finding]:
         mine, theirs = (
             {name: terms[name]} if name in terms else {} for terms in (own, served.terms)
         )
-        wrong = unlike(mine, theirs)
+        wrong = differing_terms(mine, theirs)
         what = f"{name} of the server"
         if wrong:
             yield Finding(what, False, wrong[0], HELPS.get(name, ""), waiting=name == "roster")

@@ -48,14 +48,14 @@ def own(client: Place, server: Place) -> bool:
 def owner(client: Place, server: Place) -> int | None:
     """Who has it; None if nobody has: of an end that was closed the kernel says it is root's."""
     try:
-        end = asked(client, server)
+        end = ask_kernel(client, server)
     except OSError:  # there is none, or such questions are not answered here
-        end = listed(client, server)
+        end = find_in_table(client, server)
     return end.user if end is not None and end.state == ESTABLISHED else None
 
 
-def asked(client: Place, server: Place) -> End:
-    """The end `client` of a connection to `server`; `OSError` if the kernel does not say."""
+def ask_kernel(client: Place, server: Place) -> End:
+    """Asks for the end `client` of a connection to `server`; `OSError` if the kernel is silent."""
     address = ipaddress.ip_address(client[0])
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     here, there = address.packed, ipaddress.ip_address(server[0]).packed
@@ -72,7 +72,7 @@ def asked(client: Place, server: Place) -> End:
     return End(state, user)
 
 
-def listed(client: Place, server: Place) -> End | None:
+def find_in_table(client: Place, server: Place) -> End | None:
     """The same by the kernel's table; None if it is not there."""
     ends = f": {_written(*client)} {_written(*server)} "
     name = "tcp6" if ":" in client[0] else "tcp"

@@ -38,21 +38,21 @@ def write_served(path: Path, app: Path, roster: str) -> None:
     write_json(path, msgspec.to_builtins(Served(task.run, version("flwr"), terms)))
 
 
-def told(path: Path, client: str) -> bytes:
-    """What is said to one client, by such a file."""
-    served = heard(path.read_bytes()) if path.exists() else Served()
+def served_bytes(path: Path, client: str) -> bytes:
+    """What one client is told, from the file that `write_served` wrote."""
+    served = parse_served(path.read_bytes()) if path.exists() else Served()
     return msgspec.json.encode(msgspec.structs.replace(served, client=client))
 
 
-def heard(content: bytes) -> Served:
-    """What a server said, or `BadInput`."""
+def parse_served(content: bytes) -> Served:
+    """What a server says of itself, or `BadInput`."""
     try:
         return msgspec.json.decode(content[:MOST_BYTES], type=Served)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise BadInput("what the server says of itself cannot be read") from None
 
 
-def stated(terms: Mapping[str, str]) -> dict[str, str]:
+def terms_record(terms: Mapping[str, str]) -> dict[str, str]:
     """Terms as a message in the clear states them; nothing if there are none."""
     return {TERMS: msgspec.json.encode(terms).decode()} if terms else {}
 
@@ -65,10 +65,10 @@ def differences(own: dict[str, str], message: Mapping[str, Any]) -> list[str]:
         there = msgspec.json.decode(str(message[TERMS])[:MOST_BYTES], type=dict[str, str])
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return ["what the server says of its terms cannot be read"]
-    return unlike(own, there)
+    return differing_terms(own, there)
 
 
-def unlike(own: dict[str, str], served: dict[str, str]) -> list[str]:
+def differing_terms(own: dict[str, str], served: dict[str, str]) -> list[str]:
     """In what a server differs from a client, a line for each term."""
     lines: list[str] = []
     for name in sorted(own.keys() | served.keys()):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from agnosticfl.core import tree
-from agnosticfl.core.later import jax, jnp
+from agnosticfl.core.lazy_jax import jax, jnp
 from agnosticfl.errors import quoted
 from agnosticfl.secagg import primitives
 

@@ -21,7 +21,7 @@ from agnosticfl.errors import BadInput, check
 from agnosticfl.export.card import model_card
 from agnosticfl.files import read_json, write_json, write_whole
 from agnosticfl.registry import MODELS
-from agnosticfl.runs import about, kept
+from agnosticfl.runs import about, kept_models
 from agnosticfl.runs.config import Config, from_table
 from agnosticfl.runs.resolve import GIVEN
 
@@ -51,13 +51,13 @@ def export_run(
     """
     run = Path(run)
     _check_run(run)
-    which = which or ("best" if kept.file_of(run, "best").exists() else "last")
-    file = kept.file_of(run, which)
+    which = which or ("best" if kept_models.file_of(run, "best").exists() else "last")
+    file = kept_models.file_of(run, which)
     check(file.exists(), f"{run} kept no {which} model{_why_not(which)}")
-    params = kept.read_params(file)
+    params = kept_models.read_params(file)
     facts = about.read_facts(run)
     with staging(Path(out), partial(_check_target, overwrite=overwrite)) as stage:
-        kept.write_params(stage / PARAMS, params.arrays, {**params.about, "which": which})
+        kept_models.write_params(stage / PARAMS, params.arrays, {**params.about, "which": which})
         write_json(stage / CONFIG, read_json(run / "config.json"))
         about.write_facts(stage, facts)
         write_whole(stage / CARD, model_card(run, which, facts))
@@ -77,7 +77,7 @@ def open_exported(folder: Path, model: Model | None = None) -> Opened:
         check(file.is_file(), f"{file} is missing from the exported model")
         check(file_info(file) == info, f"{file} was changed: its checksum differs")
     config = from_table(read_json(folder / CONFIG), str(folder / CONFIG))
-    params = kept.read_params(folder / PARAMS).arrays
+    params = kept_models.read_params(folder / PARAMS).arrays
     check(
         model is not None or config.model != GIVEN,
         f"the model of {folder} came from Python: afl.load({str(folder)!r}, model=…) needs it",
@@ -101,7 +101,7 @@ def _check_run(run: Path) -> None:
 def _why_not(which: str) -> str:
     if which == "last":
         return ": a run of an older version; train again"
-    return f": that needs {kept.NEEDS[which]}"
+    return f": that needs {kept_models.NEEDS[which]}"
 
 
 def _manifest(folder: Path) -> dict[str, FileInfo]:

@@ -27,7 +27,7 @@ class Painters:
     """Processes that wait for plots, one for each other core; they end with this one's end."""
 
     def __init__(self, number: int | None = None):
-        self._processes = [_started() for _ in range(_others() if number is None else number)]
+        self._processes = [_start() for _ in range(_others() if number is None else number)]
 
     def save(self, plots: "Iterable[Plot]", folder: Path) -> "list[Saved]":
         """Saves all of them, in this process too; what another one fails to do is done here."""
@@ -40,7 +40,7 @@ class Painters:
             while (job := jobs.get()) is not None:
                 number, plot = job
                 try:
-                    saved[number] = Saved(plot, _svg(process, plot, folder))
+                    saved[number] = Saved(plot, _save_there(process, plot, folder))
                 except Exception:  # said where it is tried again, if it was the plot's
                     jobs.put(job)
                     return
@@ -75,7 +75,7 @@ def _others() -> int:
     return min(MOST, cores - 1)
 
 
-def _started() -> "subprocess.Popen[bytes]":
+def _start() -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, "-m", "agnosticfl.report.painter"],
         stdin=subprocess.PIPE,
@@ -85,8 +85,8 @@ def _started() -> "subprocess.Popen[bytes]":
     )
 
 
-def _svg(process: "subprocess.Popen[bytes]", plot: "Plot", folder: Path) -> bytes:
-    """What a process that saved the plot answers."""
+def _save_there(process: "subprocess.Popen[bytes]", plot: "Plot", folder: Path) -> bytes:
+    """Lets another process save the plot; the SVG that it answers."""
     assert process.stdin is not None
     assert process.stdout is not None
     pickle.dump((plot, folder), process.stdin)

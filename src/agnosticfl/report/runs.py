@@ -16,7 +16,7 @@ from agnosticfl.files import read_json
 from agnosticfl.runs.compare import order_of
 from agnosticfl.runs.config import Config, from_table
 from agnosticfl.runs.folder import DOMAINS
-from agnosticfl.runs.kept import NEEDS, WHICH
+from agnosticfl.runs.kept_models import NEEDS, WHICH
 from agnosticfl.runs.predictions import Predictions, read_predictions
 from agnosticfl.runs.records import as_record, asked_in, read_records
 from agnosticfl.runs.resolve import find_method

@@ -74,7 +74,7 @@ def study(
 
     wanted = {name: [config(name, seed) for seed in range(seeds)] for name in algorithms}
     trained = {
-        name: [_trained(each, model, data, out / run_folder(each)) for each in configs]
+        name: [_train(each, model, data, out / run_folder(each)) for each in configs]
         for name, configs in wanted.items()
     }
     write_json(out / ORDER, {"algorithms": list(algorithms)})
@@ -88,7 +88,7 @@ def _warn(text: str) -> None:
         warnings.warn(text, stacklevel=2)
 
 
-def _trained(config: Config, model: Model, data: Splits, folder: Path) -> Params:
+def _train(config: Config, model: Model, data: Splits, folder: Path) -> Params:
     def built(config: Config, lanes: int | None, tuner: Tuner | None) -> Built:
         return assemble(config, model, data, build_engine(config, lanes, tuner))
 

@@ -18,7 +18,7 @@ from agnosticfl.core import tree
 from agnosticfl.core.state import ServerState
 from agnosticfl.errors import BadInput, check
 from agnosticfl.files import sync
-from agnosticfl.runs import kept
+from agnosticfl.runs import kept_models
 
 KEPT = 3  # the newest ones; the others are deleted
 STATE = "state.safetensors"
@@ -31,7 +31,7 @@ def save(folder: Path, state: ServerState) -> None:
     temporary, place = folder / f".{name}.tmp", folder / name
     for leftover in (*folder.glob(".*.tmp"), place):
         shutil.rmtree(leftover, ignore_errors=True)
-    kept.write_params(temporary / STATE, _by_name(jax.device_get(state)), {})
+    kept_models.write_params(temporary / STATE, _by_name(jax.device_get(state)), {})
     temporary.rename(place)
     sync(folder)
     for old in _rounds(folder)[:-KEPT]:
@@ -81,7 +81,7 @@ def _by_name(state: ServerState) -> dict[str, Any]:
 
 
 def _read(place: Path, like: ServerState) -> ServerState:
-    arrays, fields = kept.read_params(place / STATE).arrays, _by_name(like)
+    arrays, fields = kept_models.read_params(place / STATE).arrays, _by_name(like)
     check(tree.shapes(arrays) == tree.shapes(fields), "it is the state of another run")
     found: dict[str, Any] = tree.from_named(arrays, fields)
     return ServerState(**{_FIELDS.get(name, name): value for name, value in found.items()})

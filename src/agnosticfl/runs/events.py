@@ -36,8 +36,8 @@ class EventFile:
         """TensorBoard drops what an interrupted run wrote from this step on."""
         self._add(_event(step, 0.0) + _bytes_field(7, b"\x08\x01"))  # SessionLog.START
 
-    def scalars(self, step: int, moment: float, values: Mapping[str, float]) -> None:
-        """One number for each tag."""
+    def add_scalars(self, step: int, moment: float, values: Mapping[str, float]) -> None:
+        """Adds one number for each tag."""
         parts = [self._head(tag) + _float32(value) for tag, value in values.items()]
         self._add(_event(step, moment) + _bytes_field(5, b"".join(parts)))
 

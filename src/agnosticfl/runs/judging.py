@@ -13,7 +13,7 @@ from agnosticfl.core.channel import Channel, is_plain, message_bytes
 from agnosticfl.core.evaluate import Evaluation, Measured, measurer, some_clients
 from agnosticfl.core.federated import FederatedData, Splits
 from agnosticfl.core.keeping import kept_apart
-from agnosticfl.core.later import jax
+from agnosticfl.core.lazy_jax import jax
 from agnosticfl.core.model import Model, Params
 from agnosticfl.core.tally import Form, Tally, added, form_of, tallies, tally, told
 from agnosticfl.errors import check

@@ -17,10 +17,10 @@ from agnosticfl.spans import span
 SMALL = 16  # a model of at most so many numbers is written down whole, every round
 
 
-def played(
+def play(
     algorithm: Algorithm, state: ServerState, rounds: range
 ) -> Iterator[tuple[ServerState, RoundInfo, float]]:
-    """State, info and seconds of one round after another."""
+    """Plays rounds, one after another: state, info and seconds of each."""
     if algorithm.block is None:
         return _one_by_one(algorithm, state, rounds, ahead=jax.default_backend() != "cpu")
     return _in_blocks(algorithm.block, state, rounds)

@@ -36,7 +36,7 @@ class RecordBook:
     def write(self, record: Record) -> None:
         self._file.write(_line(record))
         values = scalars(record, self._domains)
-        self._events.scalars(record["round"], record["time"] or 0.0, values)
+        self._events.add_scalars(record["round"], record["time"] or 0.0, values)
 
     def flush(self) -> None:
         """Puts what was written on the disk, before a checkpoint relies on it."""

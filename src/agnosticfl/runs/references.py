@@ -15,7 +15,7 @@ from agnosticfl.runs.compare import Runner
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.tasks import parse_set, put_dotted, task_table, task_text
-from agnosticfl.runs.tuned import tuned_file, tuned_task
+from agnosticfl.runs.tuned_task import tuned_file, tuned_task
 
 METHOD, ALONE = "excess-risk", "fedavg-target"
 END = 0.1  # the part of a run whose training losses count
@@ -49,7 +49,7 @@ def find_references(
     for number, domain in enumerate(data.train.domains):
         folder = out / f"domain{number}"
         summary = run(resolve(task, ALONE, domain, seed, rounds, sets), folder)
-        found[domain] = _heldout(summary, domain) if by_heldout else _trained(folder, number)
+        found[domain] = _heldout(summary, domain) if by_heldout else _training_loss(folder, number)
         check(
             math.isfinite(found[domain]) and summary["diverged"] is None,
             f"the run on {domain} alone diverged, so it has no reference loss;"
@@ -83,7 +83,7 @@ def _heldout(summary: Mapping[str, Any], domain: str) -> float:
     return float(loss)
 
 
-def _trained(folder: Path, number: int) -> float:
+def _training_loss(folder: Path, number: int) -> float:
     losses = [record["loss"][number] for record in read_records(folder)]
     known = [loss for loss in losses if loss is not None]
     return statistics.fmean(known[-max(round(END * len(known)), 1) :])

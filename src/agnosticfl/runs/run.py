@@ -31,13 +31,13 @@ from agnosticfl.engines.helpers.shards import here
 from agnosticfl.engines.helpers.tuning import Tuner
 from agnosticfl.errors import BadInput, check
 from agnosticfl.files import read_json, write_json
-from agnosticfl.runs import checkpoint, kept, processes
+from agnosticfl.runs import checkpoint, kept_models, processes
 from agnosticfl.runs.about import facts_of, write_facts
 from agnosticfl.runs.build import Built, build
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.folder import found_before, locked, open_folder, saying_full_disk
 from agnosticfl.runs.judging import Judge
-from agnosticfl.runs.playing import numbers, played, small_params
+from agnosticfl.runs.playing import numbers, play, small_params
 from agnosticfl.runs.predictions import write_predictions
 from agnosticfl.runs.questions import question
 from agnosticfl.runs.records import (
@@ -132,11 +132,11 @@ def run(
         if found and found.get("devices") != devices:
             before = found.get("devices")
             say(f"this run had {before} devices and now has {devices}: rounding differs")
-        state = _restored(out, state, say) if resume else state
-        return _played_to_the_end(built, out, state, starts, on_round, say, should_stop)
+        state = _restore(out, state, say) if resume else state
+        return _play_to_the_end(built, out, state, starts, on_round, say, should_stop)
 
 
-def _played_to_the_end(
+def _play_to_the_end(
     built: Built,
     out: Path,
     state: ServerState,
@@ -145,18 +145,18 @@ def _played_to_the_end(
     say: Callable[[str], Any],
     should_stop: Callable[[], bool],
 ) -> dict[str, Any]:
-    """The rounds that are left, and the summary."""
+    """Plays the rounds that are left, and returns the summary."""
     config, domains, first = built.config, built.data.train.domains, processes.is_first()
     spending = Spending(built, out, state)
     built = spending.counting(built)
-    state, ready = spending.state, _evaluation_ahead(built, spending.state.params)
+    state, ready = spending.state, _compile_evaluations_ahead(built, spending.state.params)
     look = _lookout(built, spending, say, ready)
     with contextlib.ExitStack() as stack:
         stack.callback(ready)  # a run that is stopped leaves no thread behind
         sinks = [stack.enter_context(start(config, out, say)) for start in starts if first]
         writer = Writer(out, RecordBook(out, domains, int(state.round))) if first else None
         stack.callback(lambda: writer and writer.close())
-        keep = kept.best_keeper(out, config.metric, built.readings[config.metric])
+        keep = kept_models.best_keeper(out, config.metric, built.readings[config.metric])
         spending.charge(_next_checkpoint(config, int(state.round)))
         _warn_if_not_private(built, say)
         try:
@@ -187,7 +187,7 @@ def _played_to_the_end(
             writer.wait_for_records()
         ready()
         with span("models and predictions"):
-            summary = processes.from_first(lambda: _ended(built, out, state, spending))
+            summary = processes.from_first(lambda: _finish(built, out, state, spending))
         for name in WARNINGS:
             if summary[name] is not None:
                 say(f"warning: {summary[name]}")
@@ -199,7 +199,7 @@ def _played_to_the_end(
     return summary
 
 
-def _ended(built: Built, out: Path, state: ServerState, spending: Spending) -> dict[str, Any]:
+def _finish(built: Built, out: Path, state: ServerState, spending: Spending) -> dict[str, Any]:
     """Keeps the last model, measures it and the best one, and says what came out."""
 
     asked: list[Bytes] = []
@@ -208,29 +208,30 @@ def _ended(built: Built, out: Path, state: ServerState, spending: Spending) -> d
         with span("final evaluation"):
             found = unguarded(built, params, which, t)
         asked.extend(result.sent for result in found.values() if result.sent is not None)
-        seen = {split: spending.noised(split, result, True) for split, result in found.items()}
+        seen = {split: spending.charge_look(split, result, True) for split, result in found.items()}
         return {split: result for split, result in seen.items() if result is not None}
 
     last, records = here(state.params), read_records(out)
-    kept.write_params(kept.file_of(out, "last"), last, {"round": int(state.round)})
+    kept_models.write_params(kept_models.file_of(out, "last"), last, {"round": int(state.round)})
     write_facts(out, facts_of(built.data))
     results = measured(last, "last", int(state.round))
     write_predictions(out, "last", built, results)
     summary = summarise(built, state, records, results)
     if state.mean_params is not None:
         mean = here(state.mean_params)
-        kept.write_params(kept.file_of(out, "mean"), mean, {"round": int(state.round)})
+        file = kept_models.file_of(out, "mean")
+        kept_models.write_params(file, mean, {"round": int(state.round)})
         results = measured(mean, "mean", int(state.round))
         write_predictions(out, "mean", built, results)
         summary["mean"] = {"round": int(state.round), **as_summary(results)}
-    look = kept.best_look(out)
+    look = kept_models.best_look(out)
     if look is not None:
-        best = kept.read_params(kept.file_of(out, "best")).arrays
+        best = kept_models.read_params(kept_models.file_of(out, "best")).arrays
         results = measured(tree.from_named(best, last), "best", look.round)
         write_predictions(out, "best", built, results)
         summary["best"] = {**look._asdict(), **as_summary(results)}
     if built.privacy is not None:
-        summary["privacy"] = spending.told()
+        summary["privacy"] = spending.write_statement()
     if asked:
         whole = functools.reduce(added, [*map(asked_in, records), *asked])
         summary["bytes"] |= as_record(whole)
@@ -243,8 +244,8 @@ def _ended(built: Built, out: Path, state: ServerState, spending: Spending) -> d
     }
 
 
-def _restored(out: Path, state: ServerState, say: Callable[[str], Any]) -> ServerState:
-    """The state of the newest whole checkpoint, for all processes."""
+def _restore(out: Path, state: ServerState, say: Callable[[str], Any]) -> ServerState:
+    """Reads the state of the newest whole checkpoint, for all processes."""
     if processes.is_first():
         state = checkpoint.restore(out / "checkpoints", state, say) or state
     return processes.arrays_from_first(state)
@@ -260,11 +261,11 @@ def _next_checkpoint(config: Config, t: int) -> int:
 
 
 def _rounds(
-    built: Built, look: Lookout, keep: kept.Keep, state: ServerState
+    built: Built, look: Lookout, keep: kept_models.Keep, state: ServerState
 ) -> Iterator[tuple[ServerState, Record]]:
     sent = built.algorithm.bytes_per_round(state)
     rounds = range(int(state.round) + 1, built.config.rounds + 1)
-    done = played(built.algorithm, state, rounds)
+    done = play(built.algorithm, state, rounds)
     for t, (after, info, seconds) in zip(rounds, done, strict=True):
         built.data.release()
         params = here(after.params)
@@ -296,7 +297,7 @@ def _check_looks(built: Built) -> None:
         raise BadInput(f"evaluation_every is {every}, but the data has no split 'heldout'")
 
 
-def _evaluation_ahead(built: Built, params: Params) -> Callable[[], None]:
+def _compile_evaluations_ahead(built: Built, params: Params) -> Callable[[], None]:
     """Lets a thread compile evaluations beside the first round; gives what waits for it."""
 
     def compile() -> None:
@@ -335,7 +336,7 @@ def _lookout(
         if t % every:
             return NO_LOOK
         ready()
-        found = spending.noised("heldout", measure(params))
+        found = spending.charge_look("heldout", measure(params))
         return NO_LOOK if found is None else Look(found.domains)
 
     return look

@@ -22,7 +22,7 @@ class Searched(NamedTuple):
     inside: bool  # whether the best has neighbours on all sides that are worse
 
 
-def searched(
+def search(
     axes: Sequence[Axis],
     measure: Callable[[Sequence[Setting]], Sequence[Tried]],
     allowed: Callable[[Setting], bool],

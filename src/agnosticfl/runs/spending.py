@@ -43,12 +43,12 @@ class Spending:
             self._asked = self._asked_before(before.get("asked"))
 
     def charge(self, rounds: int) -> None:
-        """All rounds up to this one."""
+        """Charges all rounds up to this one."""
         self._rounds = rounds
         self._write()
 
-    def told(self) -> dict[str, Any]:
-        """What is spent by now, as the file then says."""
+    def write_statement(self) -> dict[str, Any]:
+        """Writes down what is spent by now, and returns it as the file says it."""
         self._write()
         return read_json(self._file)
 
@@ -106,8 +106,8 @@ class Spending:
         looks = self._done // config.evaluation_every if config.evaluation_every else 0
         return num_questions(config) - looks
 
-    def noised(self, split: str, found: Evaluation, last: bool = False) -> Evaluation | None:
-        """What may be seen of a look at the clients of a split; None if its budget is spent.
+    def charge_look(self, split: str, found: Evaluation, last: bool = False) -> Evaluation | None:
+        """Charges a look at the clients of a split; what may be seen of it, None if that is spent.
 
         Args:
           last: whether the run is over; until then the last looks are set aside.

@@ -28,7 +28,7 @@ from agnosticfl.runs.planning import (
 from agnosticfl.runs.records import Record, read_records
 from agnosticfl.runs.resolve import title
 from agnosticfl.runs.run import run
-from agnosticfl.runs.search import Searched, searched
+from agnosticfl.runs.search import Searched, search
 from agnosticfl.runs.tasks import parse_set, put_dotted, task_table, task_text
 from agnosticfl.runs.trials import (
     Load,
@@ -40,7 +40,7 @@ from agnosticfl.runs.trials import (
     trial_folder,
     undefined_in,
 )
-from agnosticfl.runs.tuned import tuned_file, tuned_task
+from agnosticfl.runs.tuned_task import tuned_file, tuned_task
 
 METHODS_BY_DEFAULT = ("fedavg", "afa")
 RATE = "client_optimizer.learning_rate"
@@ -145,7 +145,7 @@ def _found(asked: Search, plan: Plan, measure: Callable[[Sequence[Setting]], lis
     def allowed(setting: Setting) -> bool:
         return is_allowed(asked, plan.algorithm, dict(zip(plan.keys, setting, strict=True)))
 
-    result = searched(plan.axes, measure, allowed, asked.budget, plan.higher)
+    result = search(plan.axes, measure, allowed, asked.budget, plan.higher)
     name = title(asked.config(plan.algorithm, {}))
     return Found(plan.algorithm, name, plan.keys, plan.metric, result)
 

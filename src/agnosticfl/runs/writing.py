@@ -39,7 +39,7 @@ class Writer:
             with span("records"):
                 self._book.write(record)
 
-        self._told(write)
+        self._enqueue(write)
 
     def save(self, state: ServerState, t: int) -> None:
         """Saves the state after round t, unless so many newer ones wait that it would not be kept.
@@ -61,7 +61,7 @@ class Writer:
                     self._book.flush()
                     checkpoint.save(self._folder, found)
 
-        self._told(lambda: self._states.jobs.put(write))
+        self._enqueue(lambda: self._states.jobs.put(write))
         if not self._safe:
             self.wait()
             self._safe = True
@@ -87,7 +87,7 @@ class Writer:
         self._book.close()
         self._raise()
 
-    def _told(self, job: Callable[[], Any]) -> None:
+    def _enqueue(self, job: Callable[[], Any]) -> None:
         self._raise()
         self._records.jobs.put(job)
 

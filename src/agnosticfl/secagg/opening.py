@@ -177,11 +177,12 @@ class Opening(Stages):
             shares = {h: sent.alive[client] for h, sent in replies.items() if client in sent.alive}
             # Shares are for the seeds of those who were lost after they had sent their vector.
             own = replies[client].own_seed if client in replies else None
-            seed = own or self._seed(client, shares, self._is_own_seed)
+            seed = own or self._recover_seed(client, shares, self._is_own_seed)
             primitives.add_mask(self._sum, keys.own_mask(seed, self._name), -1)
         for client in self._lost():
             shares = {h: sent.dead[client] for h, sent in replies.items() if client in sent.dead}
-            private = keys.private_key(self._seed(client, shares, self._is_mask_seed), self._round)
+            seed = self._recover_seed(client, shares, self._is_mask_seed)
+            private = keys.private_key(seed, self._round)
             for other in peers(self._holders, client, self.survivors):
                 public = self._keys[other].mask_key
                 key = keys.pair_mask(private, public, self._name, client, other)
@@ -193,9 +194,10 @@ class Opening(Stages):
     def _lost(self) -> list[int]:
         return lost(self._holders, self._shared, set(self.survivors))
 
-    def _seed(
+    def _recover_seed(
         self, client: int, shares: Mapping[int, bytes], is_right: Callable[[int, bytes], bool]
     ) -> bytes:
+        """A client's seed from shares of it; whoever's shares do not fit is written down."""
         threshold = self._setup.threshold
         order = holders_of(client, self._holders.neighbours[client])
         places = {order.index(holder): share for holder, share in shares.items()}

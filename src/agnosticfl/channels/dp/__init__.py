@@ -34,7 +34,7 @@ from agnosticfl.channels.dp.questions import Answers, Questions, find_answers
 from agnosticfl.core import tree
 from agnosticfl.core.channel import ChannelBuilder
 from agnosticfl.core.contribution import ChannelState, ClientSum
-from agnosticfl.core.later import jnp
+from agnosticfl.core.lazy_jax import jnp
 from agnosticfl.errors import check, choose
 from agnosticfl.options import AtLeastOne, Positive
 from agnosticfl.privacy import accounting, ledger

@@ -28,7 +28,7 @@ from agnosticfl.channels.dp.noise import (
 from agnosticfl.core import tree
 from agnosticfl.core.channel import Adders, Channel, Decoded
 from agnosticfl.core.contribution import ClientSum
-from agnosticfl.core.later import Array, jnp
+from agnosticfl.core.lazy_jax import Array, jnp
 from agnosticfl.core.model import Params
 
 MARGIN = 1 - 1e-3  # clipped norms stay this far below their bounds: float32 cannot push them over

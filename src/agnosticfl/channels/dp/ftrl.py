@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from agnosticfl.channels.dp.noise import Release
-from agnosticfl.core.later import jax
+from agnosticfl.core.lazy_jax import jax
 from agnosticfl.errors import require
 from agnosticfl.privacy.noise_source import NoiseSource
 

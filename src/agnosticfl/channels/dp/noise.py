@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from agnosticfl.core.later import Array, jax, jnp
+from agnosticfl.core.lazy_jax import Array, jax, jnp
 from agnosticfl.errors import check
 from agnosticfl.privacy.accounting import ROUNDED
 from agnosticfl.privacy.discrete import LARGEST_SIGMA

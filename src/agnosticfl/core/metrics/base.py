@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from agnosticfl.core.later import Array
+from agnosticfl.core.lazy_jax import Array
 from agnosticfl.core.metrics.tables import Summed
 from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.registry import METRICS
@@ -80,7 +80,7 @@ def metric(
     """
 
     def enter(measure: Callable[[Array, Array], Mean]) -> Metric:
-        return _entered(Metric(name, of, Reading(higher_is_better, finish), measure=measure))
+        return _enter(Metric(name, of, Reading(higher_is_better, finish), measure=measure))
 
     return enter
 
@@ -108,7 +108,7 @@ def exact_metric(
     def enter(exact: ExactFunction) -> Metric:
         worst = -math.inf if higher_is_better else math.inf
         guarded = _guarded(exact, worst)
-        return _entered(Metric(name, of, Reading(higher_is_better), exact=guarded, summed=summed))
+        return _enter(Metric(name, of, Reading(higher_is_better), exact=guarded, summed=summed))
 
     return enter
 
@@ -129,7 +129,7 @@ def _guarded(exact: ExactFunction, worst: float) -> ExactFunction:
     return function
 
 
-def _entered(entry: Metric) -> Metric:
+def _enter(entry: Metric) -> Metric:
     choose(entry.of, SHAPES, f"kind of metric {entry.name!r}")
     return METRICS.add(entry.name)(entry)
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from agnosticfl.core.later import Array, numpy_of
+from agnosticfl.core.lazy_jax import Array, numpy_of
 from agnosticfl.core.metrics.base import Mean, exact_metric, metric
 from agnosticfl.core.metrics.tables import (
     CLASSES,

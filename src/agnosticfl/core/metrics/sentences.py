@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agnosticfl.core.later import Array, jax, jnp, numpy_of
+from agnosticfl.core.lazy_jax import Array, jax, jnp, numpy_of
 from agnosticfl.core.metrics.base import Mean, metric
 from agnosticfl.core.tokens import EOS, FIRST_WORD, PAD
 

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from agnosticfl.core.later import Array, numpy_of
+from agnosticfl.core.lazy_jax import Array, numpy_of
 from agnosticfl.core.metrics.base import Mean, exact_metric, metric
 from agnosticfl.errors import check
 

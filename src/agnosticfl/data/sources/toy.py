@@ -2,6 +2,7 @@
 """Points in R around five centres: the paper's toy regression (appendix B)."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -20,6 +21,7 @@ def toy(
     clients: AtLeastOne = 50,
     spread: NotNegative = 0.3,
     seed: Annotated[int, Meta(ge=0)] = 0,
+    heldout: bool = False,
 ) -> Splits:
     """Train and test points, spread over the clients at random.
 
@@ -29,18 +31,20 @@ def toy(
 
     Args:
       centres: the mean of each domain's points.
-      points: how many points each domain has, in train and in test.
+      points: how many points each domain has, in every split.
       clients: over how many clients they are spread.
       spread: the standard deviation of each domain's points.
       seed: another seed gives other points.
+      heldout: whether there are held-out points too, to search on; the others are the same.
     """
     check(
         len(centres) == len(points) and min(points, default=0) >= 2,
         f"toy data needs at least 2 points for each centre; got {list(points)} for {list(centres)}",
     )
     rng = np.random.default_rng([seed, 20210])
-    train, test = (_split(rng, centres, points, clients, spread) for _ in ("train", "test"))
-    return Splits(train, test)
+    draw = partial(_split, rng, centres, points, clients, spread)
+    train, test = draw(), draw()
+    return Splits(train, test, draw() if heldout else None)
 
 
 def _split(

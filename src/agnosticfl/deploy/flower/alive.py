@@ -34,11 +34,11 @@ class Alive:
         self._looked: set[int] = set()
         self._writing = threading.Lock()
 
-    def looked(self, node: int) -> None:
+    def note_look(self, node: int) -> None:
         self._looked.add(node)
 
-    def left(self, node: int) -> None:
-        """It signs off: from now on, what was not written down does not count."""
+    def note_leaving(self, node: int) -> None:
+        """Notes that a node signs off: what was not written down before does not count any more."""
         with self._writing:
             self._looked.discard(node)
 
@@ -71,10 +71,10 @@ class Lively(_client.FleetHttpClient):
     _in_doubt = False
 
     def ActivateNode(self, request: Any) -> Any:  # noqa: N802, as Flower has it
-        return self._seen(super().ActivateNode(request))
+        return self._note_heard(super().ActivateNode(request))
 
     def PullMessages(self, request: Any) -> Any:  # noqa: N802
-        return self._seen(super().PullMessages(request))
+        return self._note_heard(super().PullMessages(request))
 
     def SendNodeHeartbeat(self, request: Any) -> Any:  # noqa: N802
         if not self._in_doubt and time.monotonic() - self._heard < RECENT:
@@ -84,6 +84,6 @@ class Lively(_client.FleetHttpClient):
         self._in_doubt = False
         return found
 
-    def _seen(self, found: Any) -> Any:
+    def _note_heard(self, found: Any) -> Any:
         self._heard = time.monotonic()
         return found

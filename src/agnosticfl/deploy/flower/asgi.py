@@ -24,7 +24,7 @@ async def body_of(receive: Receive, most: int) -> bytes | None:
             return b"".join(parts)
 
 
-def again(body: bytes, receive: Receive) -> Receive:
+def replayed(body: bytes, receive: Receive) -> Receive:
     """What `receive` would have given."""
     first = [{"type": "http.request", "body": body, "more_body": False}]
 

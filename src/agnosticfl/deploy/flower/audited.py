@@ -57,7 +57,7 @@ def ledger_of(task: FederatedTask, node: Mapping[str, Any]) -> Ledger | None:
     )
 
 
-def measured(examples: int, sums: "ClientSum") -> dict[str, Any]:
+def own_figures(examples: int, sums: "ClientSum") -> dict[str, Any]:
     """What a contribution says of the client's own examples."""
     loss, count = (float(np.asarray(part).sum()) for part in (sums.domain_loss, sums.domain_count))
     return {"examples": examples, "loss": loss / count if count else None}
@@ -87,7 +87,7 @@ def entry(
         **more,
     }
     if content is not None and event in ("contributed", "answered"):
-        line["left"] = left(content)
+        line["left"] = size_and_digest(content)
     if event == "contributed":
         secure, dp = table.get("secure"), table.get("dp")
         line |= {"bounds": secure or table.get("compress"), "noise": dp, "privacy_spent": None}
@@ -107,7 +107,7 @@ def event_of(message: Message, content: RecordDict) -> str:
     return "contributed" if message.metadata.message_type.startswith("train") else "answered"
 
 
-def left(content: RecordDict) -> dict[str, Any]:
+def size_and_digest(content: RecordDict) -> dict[str, Any]:
     """Size and digest of what an answer holds: arrays and values by their names."""
     hashed, size = hashlib.sha256(), 0
     parts: list[tuple[str, bytes]] = []

@@ -25,7 +25,7 @@ from agnosticfl.deploy.flower.records import (
 )
 from agnosticfl.deploy.node import consent, eligibility
 from agnosticfl.deploy.node.contribute import Call, Contribute, answer, jax_client
-from agnosticfl.deploy.node.kept import Kept
+from agnosticfl.deploy.node.file_cache import FileCache
 from agnosticfl.deploy.schema import check_schema, schema_of
 from agnosticfl.deploy.served import differences
 from agnosticfl.deploy.task import (
@@ -69,7 +69,7 @@ def client_app(
         in its audit log's lines of training.
     """
     app, place, compute = ClientApp(), Path(folder), contribute or jax_client()
-    tasks, holdings, places = Kept[FederatedTask](), Kept[NodeData](), Kept[Any]()
+    tasks, holdings, places = FileCache[FederatedTask](), FileCache[NodeData](), FileCache[Any]()
     noted: dict[str, Any] = {}  # of the message that is being answered, for the audit log
 
     def agreed() -> FederatedTask:
@@ -103,9 +103,10 @@ def client_app(
         audited.allowance_of(task, context.node_config).take(round_name(message), t)
         arrays = to_arrays(message.content.array_records[ARRAYS])
         if (kind := sum_kind(message)) != TRAINING:
-            from agnosticfl.deploy.node.evaluate import judged
+            from agnosticfl.deploy.node.evaluate import judge_model
 
-            vectors, measured = judged(task.config, kind, t, model, own, below(arrays, "params."))
+            params = below(arrays, "params.")
+            vectors, measured = judge_model(task.config, kind, t, model, own, params)
             noted.update(measured)
             return vectors
         call = Call(
@@ -118,7 +119,7 @@ def client_app(
             alpha=arrays["alpha"],
         )
         sums = compute(call)
-        noted.update(audited.measured(own.data.num_examples, sums))
+        noted.update(audited.own_figures(own.data.num_examples, sums))
         known = model is not None or contribute is None  # what is trained
         if known and context.node_config.get("audit"):
             from agnosticfl.deploy.node.evaluate import trained_metrics

@@ -43,7 +43,7 @@ class NotLetIn(Exception):
     """The server knows the client's key, but does not (yet) let it work."""
 
 
-def _not_let_in(_code: int, message: str = "") -> NoReturn:
+def _raise_not_let_in(_code: int, message: str = "") -> NoReturn:
     """Flower would end the process; ours says why, and may try again."""
     raise NotLetIn(" ".join(message.split()))
 
@@ -52,7 +52,7 @@ class WholeFleet(Whole, Lively):
     """A client's own client of a SuperLink."""
 
 
-_http.flwr_exit = _not_let_in
+_http.flwr_exit = _raise_not_let_in
 _http.FleetHttpClient = WholeFleet
 
 
@@ -79,8 +79,8 @@ def connected(server: str, authority: Path, key: Path) -> Generator[Connection]:
         yield Connection(*parts)
 
 
-def pulled(connection: Connection, run: int, tree: Any) -> Message:
-    """The message with all its parts, which the server may then forget."""
+def pull(connection: Connection, run: int, tree: Any) -> Message:
+    """Fetches the message with all its parts, which the server may then forget."""
     wanted = [part.object_id for part in _objects.iterate_object_tree(tree)]
     found = _parts.pull_objects(wanted, lambda name: connection.pull_object(run, name))
     connection.confirm(run, tree.object_id)

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from agnosticfl.deploy.flower.alive import Alive
-from agnosticfl.deploy.flower.asgi import Receive, Send, again, answer, body_of
+from agnosticfl.deploy.flower.asgi import Receive, Send, answer, body_of, replayed
 from agnosticfl.deploy.flower.mail import Mail, Receiver
 from agnosticfl.deploy.flower.shelf import Shelf, shelving
 from agnosticfl.deploy.flower.short import Short
@@ -72,13 +72,13 @@ def delivering(mail: Mail, nodes: Nodes, alive: Alive, shelf: Shelf) -> type:
             if stored:
                 about = message.metadata
                 receiver = about.reply_to_message_id or about.dst_node_id
-                mail.posted(receiver, about.message_id, missing)
+                mail.note_posted(receiver, about.message_id, missing)
             return stored, missing
 
         def store_object(self, run_id: int, session_id: str, object_id: str, *content: Any) -> bool:
             stored: bool = super().store_object(run_id, session_id, object_id, *content)
             if stored:
-                mail.came(object_id)
+                mail.note_part(object_id)
             return stored
 
         def get_message_ins(self, node_id: int, limit: int | None, **options: Any) -> list[Any]:
@@ -93,7 +93,7 @@ def delivering(mail: Mail, nodes: Nodes, alive: Alive, shelf: Shelf) -> type:
                 del self._times[node_id]
             # If there is none, what was here before has ended.
             taken = [message.metadata.message_id for message in found]
-            mail.fetched(node_id, taken or before)
+            mail.note_fetched(node_id, taken or before)
             return found
 
         def get_node_id_by_public_key(self, public_key: bytes) -> int | None:
@@ -127,7 +127,7 @@ def delivering(mail: Mail, nodes: Nodes, alive: Alive, shelf: Shelf) -> type:
                 session.execute(_sql.update(table).where(own, known).values(**changes))
 
         def deactivate_node(self, node_id: int) -> bool:
-            alive.left(node_id)
+            alive.note_leaving(node_id)
             left: bool = super().deactivate_node(node_id)
             return left
 
@@ -135,7 +135,7 @@ def delivering(mail: Mail, nodes: Nodes, alive: Alive, shelf: Shelf) -> type:
             found: list[Any] = super().get_message_res(message_ids, run_id)
             for reply in found:
                 about = reply.metadata
-                mail.fetched(about.reply_to_message_id, mail.here(about.reply_to_message_id))
+                mail.note_fetched(about.reply_to_message_id, mail.here(about.reply_to_message_id))
             return found
 
         def _give_back(self, node_id: int) -> None:
@@ -188,9 +188,9 @@ class Hold:
             await answer(send, 413)
         elif path == RUNTIME:
             await self._wait(_replies(body), self.soon, receive)
-            await self.app(scope, again(body, receive), send)
+            await self.app(scope, replayed(body, receive), send)
         elif await self._worth(self._own(scope, body), receive):
-            await self.app(scope, again(body, receive), send)
+            await self.app(scope, replayed(body, receive), send)
         else:
             await answer(send, 200)  # nothing: a `PullMessagesResponse` with no message
 
@@ -205,13 +205,13 @@ class Hold:
             return True
         times = self._in_vain.get(node, PASSED)
         if times >= PASSED:
-            self.alive.looked(node)
+            self.alive.note_look(node)
             self._in_vain[node] = 0
             return True
         found = await self._wait([node], self.hold, receive)
         if found is None:
             return False
-        self.alive.looked(node)
+        self.alive.note_look(node)
         self._in_vain[node] = times if found else times + 1
         return found
 

@@ -141,7 +141,7 @@ def select(
 def say(
     attempt: Attempt, event: str, words: str, fields: Mapping[str, Any], level: int = logging.INFO
 ) -> None:
-    """A line of the log whose fields are read, too (`seeing.keeping` says by whom and which)."""
+    """A line of the log whose fields are read, too (`seeing.keeper` says by whom and which)."""
     own = {"event": event, "round": attempt.round, "attempt": attempt.number, "kind": attempt.kind}
     LOG.log(level, f"{attempt.called}: {words}", {**own, **fields})
 
@@ -286,7 +286,7 @@ def _foreign(content: RecordDict, attempt: Attempt) -> str | None:
     return None
 
 
-def until_done(
+def play_until_done(
     policy: RoundPolicy, t: int, play: Callable[[Attempt], T], kind: str = TRAINING
 ) -> T:
     """Plays round t until it is not abandoned, at most `policy.attempts` times."""

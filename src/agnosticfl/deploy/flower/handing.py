@@ -13,7 +13,7 @@ import importlib
 from collections.abc import Callable, Collection
 from typing import Any
 
-from agnosticfl.deploy.flower.shelf import Shelf, coming
+from agnosticfl.deploy.flower.shelf import Shelf, carrying
 from agnosticfl.deploy.flower.whole import ROOM, enclose, enclosed, fitting, names_in, wanted
 
 _fleet: Any = importlib.import_module("flwr.superlink.servicer.fleet.fleet_handlers")
@@ -35,7 +35,7 @@ def taking_parts(push: Callable[..., Any], shelf: Shelf) -> Callable[..., Any]:
         whole = all(names_in(tree) <= parts.keys() for tree in request.message_object_trees)
         with state.session():
             if whole and shelf.has_room():
-                with coming(parts):
+                with carrying(parts):
                     return push(request, state, *task)
             answer = push(request, state, *task)
             run, session = request.messages_list[0].metadata.run_id, answer.session_id

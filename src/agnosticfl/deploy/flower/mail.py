@@ -30,12 +30,12 @@ class Mail:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
-    def posted(self, receiver: Receiver, message: str, parts: Iterable[str]) -> None:
-        """A message is taken in; these of its parts are still to come."""
+    def note_posted(self, receiver: Receiver, message: str, parts: Iterable[str]) -> None:
+        """Notes that a message is taken in, of which these parts are still to come."""
         missing = set(parts)
         with self._lock:
             if not missing:
-                self._arrived(receiver, message)
+                self._deliver(receiver, message)
                 return
             self._to_come[message] = (receiver, missing)
             for part in missing:
@@ -43,18 +43,18 @@ class Mail:
             while len(self._to_come) > MANY:
                 self._forget(next(iter(self._to_come)))
 
-    def came(self, part: str) -> None:
-        """A part of messages is there."""
+    def note_part(self, part: str) -> None:
+        """Notes that a part of messages is there."""
         with self._lock:
             for message in self._needed.pop(part, ()):
                 receiver, missing = self._to_come[message]
                 missing.discard(part)
                 if not missing:
                     del self._to_come[message]
-                    self._arrived(receiver, message)
+                    self._deliver(receiver, message)
 
-    def fetched(self, receiver: Receiver, messages: Collection[str]) -> None:
-        """These are gone."""
+    def note_fetched(self, receiver: Receiver, messages: Collection[str]) -> None:
+        """Notes that these were fetched, and are gone."""
         with self._lock:
             left = self._here.get(receiver, set()) - set(messages)
             if left:
@@ -96,7 +96,7 @@ class Mail:
             for receiver in list(self._waiting):
                 self._wake(receiver)
 
-    def _arrived(self, receiver: Receiver, message: str) -> None:
+    def _deliver(self, receiver: Receiver, message: str) -> None:
         self._here.setdefault(receiver, set()).add(message)
         while len(self._here) > MANY:
             del self._here[next(iter(self._here))]

@@ -24,7 +24,7 @@ from agnosticfl.deploy.flower.strategy import AgnosticStrategy
 from agnosticfl.deploy.flower.whole_grid import use_whole
 from agnosticfl.deploy.node.examples import with_domains
 from agnosticfl.deploy.schema import check_schema, schema_of
-from agnosticfl.deploy.seeing.keeping import watched
+from agnosticfl.deploy.seeing.keeper import watched
 from agnosticfl.deploy.task import FILE, FederatedTask, check_program, read_task, terms
 from agnosticfl.errors import check
 from agnosticfl.registry import MODELS, SOURCES
@@ -93,11 +93,11 @@ def make_strategy(
     from agnosticfl.deploy.flower.secure_strategy import SecureStrategy
     from agnosticfl.deploy.flower.standing import Standing
     from agnosticfl.deploy.keys import read_signing_key
-    from agnosticfl.deploy.node.kept import Kept
+    from agnosticfl.deploy.node.file_cache import FileCache
     from agnosticfl.deploy.roster import read_roster
     from agnosticfl.secagg.agreement import Agreement
 
-    file, kept = Path(str(options["roster"])), Kept[tuple[Agreement, list[str]]]()
+    file, kept = Path(str(options["roster"])), FileCache[tuple[Agreement, list[str]]]()
 
     def read() -> tuple[Agreement, list[str]]:
         roster = read_roster(file)

@@ -28,7 +28,7 @@ _objects: Any = importlib.import_module("flwr.supercore.inflatable.inflatable_ob
 _checks: Any = importlib.import_module("flwr.supercore.inflatable.inflatable_utils")
 _stores: Any = importlib.import_module("flwr.supercore.object_store.object_store_factory")
 
-_coming: ContextVar[Mapping[str, bytes] | None] = ContextVar("parts of messages", default=None)
+_carried: ContextVar[Mapping[str, bytes] | None] = ContextVar("parts of messages", default=None)
 
 
 class _Lying(NamedTuple):
@@ -111,13 +111,13 @@ class Shelf:
 
 
 @contextlib.contextmanager
-def coming(parts: Mapping[str, bytes]) -> Generator[None]:
+def carrying(parts: Mapping[str, bytes]) -> Generator[None]:
     """Messages that are stored in this block are kept on the shelf, with these parts."""
-    token = _coming.set(parts)
+    token = _carried.set(parts)
     try:
         yield
     finally:
-        _coming.reset(token)
+        _carried.reset(token)
 
 
 def shelving(base: Any, shelf: Shelf) -> Any:
@@ -126,13 +126,13 @@ def shelving(base: Any, shelf: Shelf) -> Any:
     class Shelving(base):
         def start_session(self, run_id: int) -> str:
             """Of those in which parts are pushed: here none will be."""
-            session: str = "" if _coming.get() else super().start_session(run_id)
+            session: str = "" if _carried.get() else super().start_session(run_id)
             return session
 
         def store_message_and_object_tree(
             self, message: Any, object_tree: Any, session_id: str
         ) -> tuple[bool, list[str]]:
-            parts, about = _coming.get(), message.metadata
+            parts, about = _carried.get(), message.metadata
             if not parts:
                 found: tuple[bool, list[str]] = super().store_message_and_object_tree(
                     message, object_tree, session_id

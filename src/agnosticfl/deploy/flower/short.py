@@ -17,7 +17,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from agnosticfl.deploy.flower.asgi import Receive, Send, again, answer, body_of
+from agnosticfl.deploy.flower.asgi import Receive, Send, answer, body_of, replayed
 
 FLEET = "/v1/fleet/"
 # Calls, and whether their handlers take the store beside the state.
@@ -46,9 +46,9 @@ class Short:
             await answer(send, 413)
             return
         try:
-            found = await run_in_threadpool(answered, call, scope, body)
+            found = await run_in_threadpool(call_flower, call, scope, body)
         except Exception:  # any of Flower's, which knows what to say then
-            await self.app(scope, again(body, receive), send)
+            await self.app(scope, replayed(body, receive), send)
             return
         await answer(send, 200, found)
 
@@ -61,7 +61,7 @@ def _short(scope: Mapping[str, Any]) -> bool:
     return usual and length.isdigit() and len(length) < 8 and int(length) <= MOST
 
 
-def answered(call: str, scope: Mapping[str, Any], body: bytes) -> bytes:
+def call_flower(call: str, scope: Mapping[str, Any], body: bytes) -> bytes:
     """What Flower answers to a client's call; any exception if it refuses."""
     # A state of its own: on the long way, Flower's layers begin with what was there before.
     request = Request({**scope, "state": {}})

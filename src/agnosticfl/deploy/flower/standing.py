@@ -50,8 +50,8 @@ class Standing:
         """The nodes that are not asked any more, whatever they say."""
         return {node for node, place in self._places.items() if place in self.cheats.named}
 
-    def next_number(self) -> int:
-        """Of a secure round; none is used twice, not even by a server that lost its memory."""
+    def take_number(self) -> int:
+        """The next secure round's number; a server that lost its memory uses none twice either."""
         self._last = max(self._last + 1, time.time_ns() // 10**6)
         return self._last
 
@@ -78,10 +78,10 @@ class Standing:
         name = new.terms.get("roster", "")
         LOG.info("%s: from now on with the roster %s", attempt.called, name)
 
-    def admitted(
+    def admit(
         self, nodes: dict[int, int], policy: RoundPolicy, seed: int, attempt: Attempt
     ) -> dict[int, int]:
-        """Place -> node of those who join, but for who is left out for what happened before."""
+        """Lets in those who join, place -> node, except whom earlier rounds have left out."""
         needed = max(policy.minimum, self.agreement.fewest)
         self._places |= {node: place for place, node in nodes.items()}
         for known in (self.cheats, self.losses):
@@ -121,16 +121,16 @@ class Standing:
             dropped = {**coming.dropped, **(opening.dropped if opening else {})}
             declined = {*coming.declined, *(opening.declined if opening else ())}
             self.losses = blame.failed(self.losses, dropped or nodes.keys() - declined)
-        self._name(known, attempt)
+        self._update_cheats(known, attempt)
 
     def note(self, cheated: Mapping[int, str], attempt: Attempt) -> None:
         """Remembers who has cheated, by its place, and in what way."""
         known = self.cheats
         for place, why in cheated.items():
             known = blame.shown(known, place, why)
-        self._name(known, attempt)
+        self._update_cheats(known, attempt)
 
-    def _name(self, known: blame.Blame, attempt: Attempt) -> None:
+    def _update_cheats(self, known: blame.Blame, attempt: Attempt) -> None:
         """Takes over what is known now, and says who is new among those who are left out."""
         new = known.named.keys() - self.cheats.named.keys()
         self.say_lost({at: f"is left out from now on: {known.named[at]}" for at in new}, attempt)

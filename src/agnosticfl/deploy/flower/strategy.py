@@ -37,15 +37,15 @@ from agnosticfl.deploy.flower.federation import (
     attempt_of,
     check_policy,
     gather,
+    play_until_done,
     request,
     select,
     stamp,
-    until_done,
 )
 from agnosticfl.deploy.flower.records import ARRAYS, ROUND, SUM, to_arrays, to_record
 from agnosticfl.deploy.flower.willing import Looking, gather_willing, still_needed
 from agnosticfl.deploy.private import privacy_of
-from agnosticfl.deploy.served import stated
+from agnosticfl.deploy.served import terms_record
 from agnosticfl.deploy.task import EVALUATION, REPORT
 from agnosticfl.engines.base import Engine, as_it_is
 from agnosticfl.errors import check
@@ -116,17 +116,17 @@ class AgnosticStrategy(Strategy):
             msgspec.structs.replace(self.config, rounds=num_rounds),
             self.folder,
             resume=True,
-            make_built=lambda config, _lanes, _tuner: self._built(config, grid, result),
+            make_built=lambda config, _lanes, _tuner: self._build(config, grid, result),
             on_round=_say_done,
             say=LOG.info,
         )
         return result
 
-    def _built(self, config: Config, grid: Grid, result: Result) -> Built:
-        """What a simulation is built from, with the federation as its engine."""
+    def _build(self, config: Config, grid: Grid, result: Result) -> Built:
+        """Builds what a simulation is built from, with the federation as its engine."""
 
         def sum_over_clients(sent: Broadcast, t: int) -> Total:
-            return until_done(self.policy, t, functools.partial(self.attempt, grid, sent))
+            return play_until_done(self.policy, t, functools.partial(self.attempt, grid, sent))
 
         federation = Engine(lambda t: t, sum_over_clients, compile=as_it_is)
         judge = reports = None
@@ -161,15 +161,15 @@ class AgnosticStrategy(Strategy):
         """How the federation is asked for sums of another kind than those of training."""
 
         def ask(number: int, params: Params, way: Way) -> Total:
-            other = self.asking(kind, number, way)
+            other = self.for_kind(kind, number, way)
             sent = Broadcast(params, jnp.zeros(self.data.train.num_domains))
 
             play = functools.partial(other.attempt, grid, sent)
-            return until_done(self.policy, number, play, kind)
+            return play_until_done(self.policy, number, play, kind)
 
         return ask
 
-    def asking(self, kind: str, number: int, way: Way) -> Self:
+    def for_kind(self, kind: str, number: int, way: Way) -> Self:
         """The same strategy for a sum of another kind, whose messages go another way."""
         del kind, number
         other = copy.copy(self)
@@ -189,7 +189,7 @@ class AgnosticStrategy(Strategy):
             nodes = select(grid, needed, self.config.seed, attempt, answered, last)
             return gather(
                 grid,
-                self._work(nodes, arrays, stamp(attempt, **stated(self.terms))),
+                self._work(nodes, arrays, stamp(attempt, **terms_record(self.terms))),
                 attempt,
                 seconds=self.policy.deadline,
                 stage="work",

@@ -31,17 +31,17 @@ from agnosticfl.deploy.flower.connection import (
     NotLetIn,
     Stopped,
     connected,
-    pulled,
+    pull,
     push,
 )
 from agnosticfl.deploy.flower.own_app import OwnApp
 from agnosticfl.deploy.node.pace import Pace
 from agnosticfl.deploy.node.reach import Reached, Waiting, reach
 from agnosticfl.deploy.node.settings import Settings
+from agnosticfl.deploy.process_settings import from_json
 from agnosticfl.deploy.seeing.health import ANSWERED
-from agnosticfl.deploy.served import Served, unlike
+from agnosticfl.deploy.served import Served, differing_terms
 from agnosticfl.deploy.task import FILE, read_task
-from agnosticfl.deploy.told import from_json
 from agnosticfl.errors import one_line_errors
 
 LOG = logging.getLogger("flwr")
@@ -54,19 +54,19 @@ SILENCE = 30.0  # seconds without an answer of the server, after which a client 
 LOOK = 5.0  # seconds between two looks at that
 
 
-def one_message(connection: Connection, app: OwnApp) -> bool:
-    """Pulls a message, has it answered and pushes the answer; False if there is none.
+def answer_next(connection: Connection, app: OwnApp) -> bool:
+    """Pulls the next message, has it answered and pushes the answer; False if there is none.
 
     One that cannot be read or whose answer cannot be sent is let go.
     """
-    received = _received(connection)
+    received = _receive(connection)
     if received is None:
         return False
     head, tree = received
     kind, run = head.metadata.message_type, head.metadata.run_id
     LOG.info("Receiving: %s message of run %d", kind, run)
     try:
-        message = pulled(connection, run, tree)
+        message = pull(connection, run, tree)
         begun = time.monotonic()
         reply = app.answer(message, connection)
         worked = time.monotonic() - begun
@@ -79,8 +79,8 @@ def one_message(connection: Connection, app: OwnApp) -> bool:
     return True
 
 
-def _received(connection: Connection) -> tuple[Message, Any] | None:
-    """The next message, without its content; None too if the server is in trouble just now."""
+def _receive(connection: Connection) -> tuple[Message, Any] | None:
+    """Pulls the next message without its content; None, too, if the server has trouble just now."""
     try:
         return connection.receive()
     except Stopped:
@@ -97,8 +97,8 @@ def serve(connection: Connection, app: OwnApp, longest: float) -> NoReturn:
     pace = Pace(longest)
     while True:
         now = time.monotonic()
-        if one_message(connection, app):
-            pace.answered(now)
+        if answer_next(connection, app):
+            pace.note_answer(now)
         elif time.monotonic() - now < HELD:
             time.sleep(pace.pause())
 
@@ -147,8 +147,8 @@ def main(text: str, wait: Callable[[Settings, Waiting], str] | None = None) -> N
     try:
         app = OwnApp(Path(settings.app), settings.config)  # first: it takes seconds to load
         while not reason:
-            reason = (wait or let_in)(settings, waiting)
-            reason = reason or connected_once(settings, app, answers, waiting)
+            reason = (wait or wait_until_let_in)(settings, waiting)
+            reason = reason or serve_connected(settings, app, answers, waiting)
     except Leave:
         pass
     if reason:
@@ -167,8 +167,8 @@ def _log_with_times() -> None:
     LOG.propagate = False
 
 
-def let_in(settings: Settings, waiting: Waiting) -> str:
-    """Returns when the server lets this client in; with words if waiting does not help."""
+def wait_until_let_in(settings: Settings, waiting: Waiting) -> str:
+    """Waits until the server lets this client in; returns why, if waiting does not help."""
     while True:
         reached = knock(settings)
         wrong = reached.wrong
@@ -202,12 +202,12 @@ def _differences(settings: Settings, served: Served) -> list[str]:
         return []
     own = settings.config.get("roster")
     secure = own is not None and "roster" in served.terms
-    return unlike(
+    return differing_terms(
         terms_of(read_task(folder), read_roster(Path(str(own))) if secure else None), served.terms
     )
 
 
-def connected_once(settings: Settings, app: OwnApp, answers: Answers, waiting: Waiting) -> str:
+def serve_connected(settings: Settings, app: OwnApp, answers: Answers, waiting: Waiting) -> str:
     """Serves as long as the server knows this node; why it cannot go on, or nothing if it can.
 
     A server that lost its memory knows the client's key, but gives it another number.
@@ -219,7 +219,7 @@ def connected_once(settings: Settings, app: OwnApp, answers: Answers, waiting: W
             waiting.reset()
             LOG.info("connected as node %d", connection.node)
             _note_answer()
-            return _ended(connection, app, settings, answers)
+            return _serve_until_failure(connection, app, settings, answers)
     except NotLetIn as error:  # its key is registered in these seconds, or the SuperLink restarts
         _say(waiting, f"{error}; it is tried again")
         time.sleep(waiting.next())
@@ -231,8 +231,10 @@ def connected_once(settings: Settings, app: OwnApp, answers: Answers, waiting: W
     return ""
 
 
-def _ended(connection: Connection, app: OwnApp, settings: Settings, answers: Answers) -> str:
-    """Works in another thread, so that this one hears signals, until that fails; why it did.
+def _serve_until_failure(
+    connection: Connection, app: OwnApp, settings: Settings, answers: Answers
+) -> str:
+    """Serves in another thread, so that this one hears signals, until that fails; returns why.
 
     Flower tries for ever to reach a server that does not answer; meanwhile this one finds out why.
     """

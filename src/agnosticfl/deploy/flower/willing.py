@@ -26,10 +26,10 @@ class Looking:
         self.left: set[int] = set()
         self._begun = time.monotonic()
 
-    def again(
+    def wait_to_ask_again(
         self, asked: Collection[int], willing: Collection[int], connected: Collection[int], why: str
     ) -> bool:
-        """Whether to ask again: at once if there are others, later if not, until time is up."""
+        """Waits until clients are asked again; not if there are others; False if time is up."""
         self.unwilling = (self.unwilling | set(asked)) - set(willing)
         waited = time.monotonic() - self._begun
         if waited >= self.policy.wait:
@@ -48,10 +48,11 @@ class Looking:
         self.unwilling = set()  # from the beginning: all have an equal chance to be asked
         return True
 
-    def anew(self, left: Collection[int], why: str) -> bool:
-        """Whether to prepare a round anew without those who left it: if one has for the first time.
+    def excuse(self, left: Collection[int], why: str) -> bool:
+        """Excuses those who left a round; whether one did for the first time.
 
-        Each may once in an attempt; who joins and leaves again and again is as good as lost.
+        Then the round is prepared anew without them. Each is excused once per attempt: who joins
+        and leaves again and again is as good as lost.
         """
         new = set(left) - self.left
         self.left |= new
@@ -84,7 +85,7 @@ def gather_willing(
         if len(answered) >= looking.policy.minimum or not one.declined:
             return whole
         why = f"{len(answered)} of {looking.policy.minimum} have answered"
-        if not looking.again(one.declined, answered, connected(), why):
+        if not looking.wait_to_ask_again(one.declined, answered, connected(), why):
             return whole
 
 

@@ -58,7 +58,7 @@ class Buckets:
         self.held[who] = (max(tokens - 1.0, 0.0) if tokens >= 1.0 else tokens, now)
         return tokens >= 1.0
 
-    def back(self, who: object) -> None:
+    def put_back(self, who: object) -> None:
         """Puts back the token that `who` took last."""
         tokens, then = self.held[who]
         self.held[who] = (min(self.full, tokens + 1.0), then)

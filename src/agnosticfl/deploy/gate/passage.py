@@ -22,7 +22,7 @@ from agnosticfl.deploy.gate.routes import (
     REQUEST_HEADERS,
     RESPONSE_HEADERS,
 )
-from agnosticfl.deploy.served import told
+from agnosticfl.deploy.served import served_bytes
 from agnosticfl.errors import quoted
 
 Headers = list[tuple[bytes, bytes]]
@@ -102,7 +102,7 @@ class Passage(NamedTuple):
 
     async def tell(self, name: str, answer: "Answer") -> None:
         """Says to a client who it is, and what is served."""
-        content = told(self.served, name)
+        content = served_bytes(self.served, name)
         length = str(len(content)).encode()
         kind = (b"content-type", b"application/json")
         await answer.begin(200, [kind, (b"content-length", length)])

@@ -34,13 +34,13 @@ class Refusals:
         now = self.clock()
         if now - self.since >= MINUTE:
             if self.more:
-                self._line(f"{self.more} more refusals in the minute before")
+                self._write_line(f"{self.more} more refusals in the minute before")
             self.since, self.said, self.more = now, 0, 0
         if self.said == LINES:
             self.more += 1
             return
         self.said += 1
-        self._line(f"refused {address}: {what}")
+        self._write_line(f"refused {address}: {what}")
 
-    def _line(self, text: str) -> None:
+    def _write_line(self, text: str) -> None:
         self.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")

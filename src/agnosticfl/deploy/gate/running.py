@@ -52,7 +52,7 @@ def serve(config: uvicorn.Config, what: str) -> None:
     uvicorn.Server(config).run()
 
 
-def as_process(main: Callable[[str], None]) -> None:
+def run_as_process(main: Callable[[str], None]) -> None:
     """Runs a program that is given its settings in one word; bad ones end it with one line."""
     with one_line_errors():
         main(sys.argv[1])

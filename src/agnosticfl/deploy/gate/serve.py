@@ -24,10 +24,10 @@ from agnosticfl.deploy.gate.limits import Buckets
 from agnosticfl.deploy.gate.members import LOOK, Members
 from agnosticfl.deploy.gate.passage import Passage
 from agnosticfl.deploy.gate.refusals import Refusals
-from agnosticfl.deploy.gate.running import as_process, say, serve, web_server
+from agnosticfl.deploy.gate.running import run_as_process, say, serve, web_server
 from agnosticfl.deploy.gate.settings import Settings
-from agnosticfl.deploy.node.kept import Version, versions
-from agnosticfl.deploy.told import from_json
+from agnosticfl.deploy.node.file_cache import Version, versions
+from agnosticfl.deploy.process_settings import from_json
 from agnosticfl.errors import BadInput
 
 KEPT = 60.0  # seconds that an idle connection to the SuperLink stays: that ends it after 75
@@ -138,4 +138,4 @@ def main(text: str) -> None:
 
 
 if __name__ == "__main__":
-    as_process(main)
+    run_as_process(main)

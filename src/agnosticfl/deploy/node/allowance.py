@@ -25,12 +25,12 @@ class Allowance(NamedTuple):
 
     def unwilling(self, name: str, t: int = 0) -> str | None:
         """Why the client takes no part in the round of that name and number; None if it may."""
-        if self.consent is not None and self.run not in consented(self.consent):
+        if self.consent is not None and self.run not in read_consented(self.consent):
             return f"its operator has not written {self.run} into {self.consent}"
         spent = None if self.ledger is None else self.ledger.unwilling(t)
         if spent is not None or not self.most_rounds or self.taken is None:
             return spent
-        before = taken(self.taken).get(self.run, [])
+        before = read_taken(self.taken).get(self.run, [])
         if name in before or len(before) < self.most_rounds:
             return None
         return f"it took part in {len(before)} rounds of {self.run}, the most its operator allows"
@@ -46,14 +46,14 @@ class Allowance(NamedTuple):
             self.ledger.charge(t)
         if not self.most_rounds or self.taken is None:
             return
-        known = taken(self.taken)
+        known = read_taken(self.taken)
         before = known.setdefault(self.run, [])
         if name not in before:
             before.append(name)
             write_json(self.taken, known)
 
 
-def consented(path: Path) -> set[str]:
+def read_consented(path: Path) -> set[str]:
     """The names of runs in a file, one per line; what follows a # is for people."""
     if not path.exists():
         return set()
@@ -61,7 +61,7 @@ def consented(path: Path) -> set[str]:
     return {line.partition("#")[0].strip() for line in lines} - {""}
 
 
-def taken(path: Path) -> dict[str, list[str]]:
+def read_taken(path: Path) -> dict[str, list[str]]:
     """The rounds that were taken part in, by run."""
     if not path.exists():
         return {}

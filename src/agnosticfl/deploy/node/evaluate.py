@@ -17,7 +17,7 @@ from agnosticfl.core import tree
 from agnosticfl.core.contribution import ClientSum
 from agnosticfl.core.evaluate import Evaluation, Values, full_evaluator, measurer, metric_readings
 from agnosticfl.core.federated import FederatedData, only_rows
-from agnosticfl.core.later import jax
+from agnosticfl.core.lazy_jax import jax
 from agnosticfl.core.model import Model, Params
 from agnosticfl.core.tally import Form, Tally, form_of, tally, told
 from agnosticfl.deploy import wire
@@ -64,7 +64,7 @@ class Figures(NamedTuple):
     form: Form
 
 
-def judged(
+def judge_model(
     config: Config,
     kind: str,
     number: int,
@@ -72,7 +72,7 @@ def judged(
     own: Any,
     params: dict[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """A node's answer, packed, and what its audit log says of it.
+    """Measures a model: a node's answer, packed, and what its audit log says of it.
 
     Its operator sees the figures, in the log and in a file.
 

@@ -26,8 +26,8 @@ class Pace:
         self._last, self._waits = clock(), deque[float](maxlen=FEW)
         self._first = True
 
-    def answered(self, came: float) -> None:
-        """A message that came at that time is answered now."""
+    def note_answer(self, came: float) -> None:
+        """Notes that a message which came at that time is answered now."""
         if not self._first:  # how long the federation was not there yet says nothing
             self._waits.append(came - self._last)
         self._last, self._first = self._clock(), False

@@ -22,7 +22,7 @@ import numpy as np
 from agnosticfl.channels.in_numpy import usable
 from agnosticfl.core import tree
 from agnosticfl.core.contribution import ClientSum
-from agnosticfl.core.later import Array, jax, jnp
+from agnosticfl.core.lazy_jax import Array, jax, jnp
 from agnosticfl.core.metrics import Outputs
 from agnosticfl.core.model import Examples, Model, Params, label, no_metrics, with_forward
 from agnosticfl.core.random import example_order, random_bits

@@ -25,7 +25,7 @@ from agnosticfl.deploy.gate.members import AHEAD, BEHIND
 from agnosticfl.deploy.gate.routes import CHECK, PUBLIC_KEY, SIGNATURE, TIMESTAMP
 from agnosticfl.deploy.keys import read_node_key, read_small
 from agnosticfl.deploy.node.proxy import proxy_of, refusal
-from agnosticfl.deploy.served import MOST_BYTES, Served, heard
+from agnosticfl.deploy.served import MOST_BYTES, Served, parse_served
 from agnosticfl.errors import BadInput, check
 
 PATIENCE = 20.0  # seconds for the server to answer
@@ -81,7 +81,7 @@ def reach(server: str, authority: Path, key: Path) -> Reached:
     proxy = proxy_of(host.strip("[]"))
     begun = time.time()
     try:
-        answer, shown = _asked("POST", f"https://{server}{CHECK}", trusted, signed(node, begun))
+        answer, shown = _ask("POST", f"https://{server}{CHECK}", trusted, signed(node, begun))
     except (httpx.HTTPError, OSError) as error:
         return Reached(tuple(_unreached(error, server, host, proxy)))
     middle = (begun + time.time()) / 2
@@ -94,7 +94,7 @@ def reach(server: str, authority: Path, key: Path) -> Reached:
     if answer.status_code != HTTPStatus.OK:
         return Reached(tuple(found))
     try:
-        served = heard(answer.content[:MOST_BYTES])
+        served = parse_served(answer.content[:MOST_BYTES])
     except BadInput as error:
         todo = "is that the server, and of the same version?"
         return Reached((*found, Finding("server", False, str(error), todo)))
@@ -184,12 +184,12 @@ def _shown(server: str) -> x509.Certificate | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        return _asked("HEAD", f"https://{server}/", context)[1]
+        return _ask("HEAD", f"https://{server}/", context)[1]
     except (httpx.HTTPError, OSError, ValueError):
         return None
 
 
-def _asked(
+def _ask(
     method: str, url: str, context: ssl.SSLContext, headers: dict[str, str] | None = None
 ) -> tuple[httpx.Response, x509.Certificate | None]:
     """An answer, and the certificate of who gave it."""

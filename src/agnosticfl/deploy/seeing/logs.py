@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agnosticfl.deploy.node.kept import Kept
+from agnosticfl.deploy.node.file_cache import FileCache
 from agnosticfl.deploy.seeing.status import SERVER, Server, read
 from agnosticfl.errors import BadInput, choose
 from agnosticfl.files import finite
@@ -66,7 +66,7 @@ class Named(logging.Filter):
 
     def __init__(self, state: Path):
         super().__init__()
-        self._state, self._kept = state, Kept[dict[int, str]]()
+        self._state, self._kept = state, FileCache[dict[int, str]]()
 
     def filter(self, record: logging.LogRecord) -> bool:
         fields = record.args

@@ -25,14 +25,14 @@ from agnosticfl.deploy.gate.door import Door, Hall
 from agnosticfl.deploy.gate.limits import Buckets, Limits, neighbourhood
 from agnosticfl.deploy.gate.passage import Answer, Headers, Receive, Send
 from agnosticfl.deploy.gate.refusals import Refusals, Refused
-from agnosticfl.deploy.gate.running import as_process, say, serve, web_server
+from agnosticfl.deploy.gate.running import run_as_process, say, serve, web_server
 from agnosticfl.deploy.gate.serve import Certificate
 from agnosticfl.deploy.local_user import Place, own
+from agnosticfl.deploy.process_settings import from_json
 from agnosticfl.deploy.seeing.page import page, policy
 from agnosticfl.deploy.seeing.prometheus import TYPE, metrics
 from agnosticfl.deploy.seeing.settings import PageSettings, read_password
 from agnosticfl.deploy.seeing.status import View, view
-from agnosticfl.deploy.told import from_json
 from agnosticfl.errors import BadInput, quoted
 
 # Somebody looks at it now and then: far less than clients ask of the gate.
@@ -114,7 +114,7 @@ class Page:
             raise Refused(429, "too many wrong passwords; wait a minute")
         if not hmac.compare_digest(_digest(word), self.secret):
             raise Refused(401, "a wrong password")
-        self.guesses.back(address)
+        self.guesses.put_back(address)
         visit = scope.get("state", {}).get("visit")
         if visit is not None and self.desk is not None:
             self.desk.prove(visit)
@@ -189,4 +189,4 @@ def main(text: str) -> None:
 
 
 if __name__ == "__main__":
-    as_process(main)
+    run_as_process(main)

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -18,8 +17,8 @@ from typing import NamedTuple, NoReturn
 from agnosticfl.deploy.flower.pinned import SUPERNODE, write_launcher
 from agnosticfl.deploy.gate.settings import Settings
 from agnosticfl.deploy.node import settings as node
+from agnosticfl.deploy.process_settings import as_json
 from agnosticfl.deploy.seeing.settings import PageSettings
-from agnosticfl.deploy.told import as_json
 
 CONNECTION = "federation"  # what Flower's configuration calls the one SuperLink it knows
 PATIENCE = 60.0  # seconds for a process to start or to stop
@@ -90,8 +89,8 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def private_folder(folder: Path) -> None:
-    """A folder that only its owner can look into, whatever the files in it say."""
+def make_private_folder(folder: Path) -> None:
+    """Makes a folder that only its owner can look into, whatever the files in it say."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
 
@@ -171,7 +170,7 @@ def start(command: Sequence[str], home: Path, log: Path) -> Child:
 
     If we are killed before, its guard does.
     """
-    private_folder(home)
+    make_private_folder(home)
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "ab") as output:
         process = subprocess.Popen(
@@ -193,7 +192,7 @@ def start(command: Sequence[str], home: Path, log: Path) -> Child:
 
 def become(command: Sequence[str], home: Path) -> NoReturn:
     """Goes on as another process: whoever watches this one watches that one."""
-    private_folder(home)
+    make_private_folder(home)
     os.umask(PRIVATE)
     variables = environment(home)
     program = shutil.which(command[0], path=variables["PATH"]) or command[0]
@@ -248,7 +247,7 @@ def last_lines(log: Path, number: int = 3) -> str:
 
 def configure(link: Link) -> None:
     """Writes the configuration by which Flower's own commands find the SuperLink."""
-    private_folder(link.home)
+    make_private_folder(link.home)
     (link.home / "config.toml").write_text(
         f"[superlink]\ndefault = {json.dumps(CONNECTION)}\n\n"
         f"[superlink.{CONNECTION}]\n"
@@ -256,10 +255,3 @@ def configure(link: Link) -> None:
         f"root-certificates = {json.dumps(str(link.authority))}\n",
         encoding="utf-8",
     )
-
-
-def configured(home: Path) -> Link:
-    """The SuperLink that `configure` wrote of."""
-    with (home / "config.toml").open("rb") as file:
-        known = tomllib.load(file)["superlink"][CONNECTION]
-    return Link(known["address"], Path(known["root-certificates"]), home)

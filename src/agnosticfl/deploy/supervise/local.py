@@ -79,7 +79,7 @@ def run_locally(
             limits=local_limits(task, nodes),
         )
         with Supervisor(service, say) as supervisor:
-            supervisor.up()
+            supervisor.ensure_up()
             for number, key in enumerate(keys):
                 home = place / key.stem
                 config = {"partition-id": number, "num-partitions": nodes}

@@ -22,7 +22,7 @@ from agnosticfl.deploy.gate.limits import Limits
 from agnosticfl.deploy.gate.members import read_member
 from agnosticfl.deploy.gate.settings import Settings
 from agnosticfl.deploy.keys import make_authority
-from agnosticfl.deploy.node.kept import Version, versions
+from agnosticfl.deploy.node.file_cache import Version, versions
 from agnosticfl.deploy.registered import register_members
 from agnosticfl.deploy.roster import read_roster
 from agnosticfl.deploy.seeing.logs import put_away
@@ -93,18 +93,18 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._down()
+        self._stop_all()
 
-    def _down(self) -> None:
-        """Ends both, or what a dead SuperLink left: its ServerApp lives on for a while."""
+    def _stop_all(self) -> None:
+        """Ends all children, and what a dead SuperLink left: its ServerApp lives on for a while."""
         for child in (self.page, self.gate, self.superlink):
             if child is not None:
                 child.stop()
 
-    def up(self) -> Child:
+    def ensure_up(self) -> Child:
         """Makes sure that a SuperLink runs behind its gate and knows its clients."""
         if self.superlink is None or not self.superlink.alive():
-            self._down()
+            self._stop_all()
             self.gate = self.page = None
             if processes.listening(self.entrance.address):
                 raise Failed(f"something listens on {self.entrance.address} already")
@@ -143,7 +143,7 @@ class Supervisor:
     def _start_superlink(self) -> Child:
         """On a free port of loopback, with a certificate of its own that lives as long as it."""
         state = self.service.state
-        processes.private_folder(state)
+        processes.make_private_folder(state)
         if self._inner.exists():
             shutil.rmtree(self._inner)
         make_authority(self._inner, [processes.LOOPBACK])
@@ -268,7 +268,7 @@ class Supervisor:
         """
         fruitless = 0
         while not self.finished():
-            self.up()
+            self.ensure_up()
             before = len(read_records(self.service.out))
             run = self.start_run()
             self.say(f"Flower run {run} starts after round {before}")

@@ -35,7 +35,7 @@ def check_flower(link: Link, key: Path, supernode: bool = False) -> None:
     if supernode:
         check_first(link.home)
     with tempfile.TemporaryDirectory(prefix="trial-", dir=link.home) as name:
-        wrong = tried(link._replace(home=Path(name)), key, supernode)
+        wrong = try_decoy(link._replace(home=Path(name)), key, supernode)
     check(
         not wrong,
         f"Flower {found} behaves otherwise than the tested {', '.join(TESTED)}: {wrong};"
@@ -52,8 +52,8 @@ def check_first(home: Path) -> None:
         check(place == ours, f"{program} is {place} on the path of this client, and not {ours}")
 
 
-def tried(link: Link, key: Path, supernode: bool) -> str:
-    """What is wrong, if a real client gets a decoy from its server; empty if nothing."""
+def try_decoy(link: Link, key: Path, supernode: bool) -> str:
+    """Lets a server send a decoy to a real client; what is wrong then, empty if nothing is."""
     place = link.home
     for name, text in app_files(place / OWN).items():
         file = place / "app" / name

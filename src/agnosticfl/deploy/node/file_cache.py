@@ -30,7 +30,7 @@ def versions(paths: Iterable[Path]) -> tuple[Version, ...]:
     return tuple(found)
 
 
-class Kept(Generic[T]):
+class FileCache(Generic[T]):
     """Things by name, each made anew when the files that it comes from have changed."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from agnosticfl.deploy.flower.records import ARRAYS, ROUND, SUM, to_arrays, to_r
 from agnosticfl.deploy.node import contribute
 from agnosticfl.deploy.node.contribute import Call, jax_client
 from agnosticfl.deploy.node.examples import dealt_to
-from agnosticfl.deploy.node.kept import Kept
+from agnosticfl.deploy.node.file_cache import FileCache
 from agnosticfl.deploy.task import write_task
 from agnosticfl.runs.build import build
 from tests.deploy.fake import FakeGrid
@@ -26,7 +26,7 @@ def test_a_thing_is_made_anew_when_a_file_is_another(tmp_path: Path):
     folder, file = tmp_path / "folder", tmp_path / "file"
     (folder / "below").mkdir(parents=True)
     file.write_text("one")
-    kept, made = Kept[int](), list[int]()
+    kept, made = FileCache[int](), list[int]()
 
     def get(name: str = "thing") -> int:
         return kept.get(
@@ -50,7 +50,7 @@ def test_a_thing_is_made_anew_when_a_file_is_another(tmp_path: Path):
 
 
 def test_what_could_not_be_made_is_tried_again(tmp_path: Path):
-    kept = Kept[int]()
+    kept = FileCache[int]()
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             kept.get("thing", [tmp_path], lambda: 1 // 0)

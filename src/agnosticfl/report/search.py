@@ -26,7 +26,7 @@ from agnosticfl.runs.planning import WORST
 from agnosticfl.runs.resolve import GIVEN
 from agnosticfl.runs.trials import Tried
 from agnosticfl.runs.tune import METHODS_BY_DEFAULT, Found, Watch, in_sentences, short
-from agnosticfl.runs.tuned import merged
+from agnosticfl.runs.tuned_task import merged
 
 
 def tune(

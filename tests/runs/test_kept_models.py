@@ -12,7 +12,7 @@ import pytest
 from agnosticfl.core.evaluate import Results, metric_value
 from agnosticfl.core.metrics import LOSS, Reading, reading
 from agnosticfl.errors import BadInput
-from agnosticfl.runs import kept
+from agnosticfl.runs import kept_models
 from agnosticfl.runs.predictions import read_predictions
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve
@@ -39,7 +39,7 @@ def test_the_best_model_is_the_one_whose_worst_held_out_domain_was_best(finished
     assert list(looks) == [2, 4, 6, 8, 10, 12]
     worst = {t: min(values["accuracy"] for values in seen.values()) for t, seen in looks.items()}
     best = max(t for t, value in worst.items() if value == max(worst.values()))
-    look = kept.best_look(finished)
+    look = kept_models.best_look(finished)
     assert look is not None
     assert (look.round, look.metric, look.value) == (best, "accuracy", worst[best])
     assert looks[best][look.domain]["accuracy"] == look.value
@@ -48,7 +48,7 @@ def test_the_best_model_is_the_one_whose_worst_held_out_domain_was_best(finished
 
 
 def test_the_last_model_is_that_of_the_last_round(finished: Path):
-    found = kept.read_params(kept.file_of(finished, "last"))
+    found = kept_models.read_params(kept_models.file_of(finished, "last"))
     assert found.about == {"round": "12"}
     assert {name: array.shape for name, array in found.arrays.items()} == {
         "linear.bias": (10,),
@@ -87,9 +87,9 @@ def test_what_was_said_is_by_example_with_the_names_of_the_clients(finished: Pat
 
 def test_runs_without_looks_have_no_best_model(tmp_path: Path):
     run(resolve("toy", rounds=3), tmp_path / "run")
-    assert kept.best_look(tmp_path / "run") is None
+    assert kept_models.best_look(tmp_path / "run") is None
     assert "best" not in summary(tmp_path / "run")
-    assert kept.file_of(tmp_path / "run", "last").exists()
+    assert kept_models.file_of(tmp_path / "run", "last").exists()
 
 
 def test_a_killed_run_ends_with_the_same_best_model(tmp_path: Path, finished: Path):
@@ -101,20 +101,22 @@ def test_a_killed_run_ends_with_the_same_best_model(tmp_path: Path, finished: Pa
     process.communicate()
     assert called(*words, "--resume").returncode == 0
     for which in ("last", "best"):
-        one, other = (kept.file_of(place, which).read_bytes() for place in (folder, finished))
+        one, other = (
+            kept_models.file_of(place, which).read_bytes() for place in (folder, finished)
+        )
         assert one == other
 
 
 def test_an_overwritten_run_forgets_its_models(tmp_path: Path):
     sets = [*SETS, "data.seed=1"]
     run(resolve("synthetic-points", rounds=4, sets=SETS), tmp_path / "run")
-    before = kept.file_of(tmp_path / "run", "best").read_bytes()
+    before = kept_models.file_of(tmp_path / "run", "best").read_bytes()
     config = resolve("synthetic-points", rounds=2, sets=[*sets, "metric=loss"])
     run(config, tmp_path / "run", overwrite=True)
-    look = kept.best_look(tmp_path / "run")
+    look = kept_models.best_look(tmp_path / "run")
     assert look is not None
     assert (look.round, look.metric) == (2, "loss")
-    assert kept.file_of(tmp_path / "run", "best").read_bytes() != before
+    assert kept_models.file_of(tmp_path / "run", "best").read_bytes() != before
 
 
 def looks(*values: float) -> list[Results]:
@@ -134,21 +136,21 @@ def looks(*values: float) -> list[Results]:
 def test_the_best_of_some_looks(tmp_path: Path, how: Reading, values: tuple[float, ...], best: int):
     metric = "acc" if how.higher_is_better else "loss"
     for t, look in enumerate(looks(*values), 1):  # a keeper that begins anew each time
-        kept.best_keeper(tmp_path, metric, how)(t, {"w": jnp.float32(t)}, look)
-    found = kept.best_look(tmp_path)
-    assert found == kept.Look(best, metric, "a", values[best - 1])
-    w = kept.read_params(kept.file_of(tmp_path, "best")).arrays["w"]
+        kept_models.best_keeper(tmp_path, metric, how)(t, {"w": jnp.float32(t)}, look)
+    found = kept_models.best_look(tmp_path)
+    assert found == kept_models.Look(best, metric, "a", values[best - 1])
+    w = kept_models.read_params(kept_models.file_of(tmp_path, "best")).arrays["w"]
     assert (w.shape, w) == ((), best)
 
 
 def test_one_changed_byte_of_a_kept_model_is_refused(tmp_path: Path):
     file = tmp_path / "models" / "w.safetensors"
-    kept.write_params(file, {"w": np.arange(3, dtype=np.float32)}, {"round": 1})
+    kept_models.write_params(file, {"w": np.arange(3, dtype=np.float32)}, {"round": 1})
     whole = file.read_bytes()
     for place in range(len(whole)):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(BadInput, match=r"cannot be read|is damaged"):
-            kept.read_params(file)
+            kept_models.read_params(file)
 
 
 def test_a_domain_that_looks_cannot_see_is_said(tmp_path: Path):
