@@ -18,7 +18,7 @@ from agnosticfl.privacy.accounting import Charge
 from agnosticfl.privacy.entropy import Secrets, secret_of_a_test
 from agnosticfl.privacy.secret_cohorts import cohorts_of_silos, silos_of
 from agnosticfl.runs.build import build
-from agnosticfl.runs.resolve import resolve
+from agnosticfl.runs.resolve import resolve, title
 from agnosticfl.runs.run import run
 from tests.helpers.problems import linear
 
@@ -74,6 +74,7 @@ def test_a_run_names_both_units_and_what_each_silo_spent(tmp_path: Path):
     everybody = build(resolve("synthetic-points", sets=sets)).data.train.num_clients
     sets += ["dp.epsilon=30.0", "dp.delta=1e-5", "dp.silos=domain"]
     config = resolve("synthetic-points", rounds=3, sets=[*sets, f"clients_per_round={everybody}"])
+    assert title(config).endswith(", ε = 30 per owner")
     spent = run(config, tmp_path / "run")["privacy"]
     assert spent["unit"] == "owner of examples (patient) within a silo"
     assert spent["silo_as_a_whole"] == "not covered"

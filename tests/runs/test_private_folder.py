@@ -3,6 +3,7 @@
 
 import base64
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from agnosticfl.channels.dp.clipping import private
 from agnosticfl.core.evaluate import Measured
 from agnosticfl.core.metrics import Reading
 from agnosticfl.errors import BadInput
-from agnosticfl.privacy import discrete
+from agnosticfl.privacy import accounting, discrete
+from agnosticfl.privacy.accounting import Charge
 from agnosticfl.privacy.entropy import Secrets, secret_of_a_test, stretched
 from agnosticfl.privacy.noise_source import noise_source
 from agnosticfl.report import write_report
@@ -26,6 +28,7 @@ from agnosticfl.runs.build import build, build_privacy
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import run
+from tests.helpers.noised import Hiding
 from tests.helpers.problems import federated
 
 pytest.importorskip("dp_accounting")
@@ -118,19 +121,10 @@ def constant_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agnosticfl.runs.build.independent", as_many_sigmas)
     monkeypatch.setattr(
         "agnosticfl.runs.looks.discrete_gaussian",
-        lambda sigma, size, _: Hiding(discrete.discrete_gaussian(sigma, size, stretched(b"", 0))),
+        lambda sigma, size, _: Hiding(
+            discrete.discrete_gaussian(sigma, size, stretched(b"", 0)) + 50 * 2**16
+        ),
     )
-
-
-class Hiding(np.ndarray):
-    """Noise that hides whatever it is added to."""
-
-    def __new__(cls, values: np.ndarray) -> "Hiding":
-        return np.asarray(values + 50 * 2**16).view(cls)
-
-    def __radd__(self, other: Any) -> np.ndarray:
-        del other
-        return np.asarray(self)
 
 
 def played(folder: Path, seed: int, *sets: str) -> tuple[dict[str, Any], list[Any]]:
@@ -182,14 +176,20 @@ def test_that_test_sees_a_number_that_was_not_noised(
     assert one["tensorboard"] != other["tensorboard"]
 
 
-def test_what_is_not_noised_is_not_there(tmp_path: Path):
-    folder = tmp_path / "points"
+def test_what_is_not_noised_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder, secret = tmp_path / "points", bytes(range(100, 132))
+    monkeypatch.setattr("agnosticfl.runs.build.fresh_secret", lambda: secret)
     files, _ = played(folder, 1)
+    everything = b"".join(p.read_bytes() for p in (folder / "run").rglob("*") if p.is_file())
+    assert secret not in everything
+    assert secret.hex().encode() not in everything
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert summary["examples"] == {}
     assert "clients_with" not in summary
     assert summary["seconds_per_round"] is None
     assert not any(name.startswith("predictions/") for name in files)
+    with pytest.raises(BadInput, match="a private run keeps those of public splits alone"):
+        write_report([folder / "run"], folder / "report", per_client=tmp_path / "clients.csv")
     assert json.loads((folder / "run" / "engine.json").read_text()).keys() <= {"engine", "devices"}
     assert json.loads((folder / "run" / "config.json").read_text())["data_digest"] is None
     assert all(r["seconds"] is r["time"] is None for r in read_records(folder / "run"))
@@ -223,6 +223,14 @@ def test_what_would_leak_is_refused_with_the_private_way(
         build(resolve(str(tmp_path / "points.toml"), sets=sets))
 
 
+def test_a_tracker_which_notes_times_is_refused_with_the_private_way(tmp_path: Path):
+    (tmp_path / "points.toml").write_text(TASK.format(seed=1))
+    config = resolve(str(tmp_path / "points.toml"))
+    with pytest.raises(BadInput, match=r"--track mlflow .* metrics.jsonl and tensorboard/ in the"):
+        run(config, tmp_path / "run", track=["mlflow"])
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_metric_of_all_outputs_at_once_is_refused(tmp_path: Path):
     (tmp_path / "points.toml").write_text(TASK.format(seed=1))
     config = resolve(str(tmp_path / "points.toml"))
@@ -240,6 +248,21 @@ def test_what_was_learnt_from_training_clients_is_refused():
             build_privacy(config, build(config).model, data._replace(about=about), None)
         given = data._replace(about=about._replace(given=(learnt,)))
         assert build_privacy(config, build(config).model, given, None) is not None
+
+
+def test_looks_stay_within_their_budget_though_vectors_are_rounded(tmp_path: Path):
+    """Many domains and much noise: rounding to whole numbers makes a vector of norm 1 longer."""
+    (tmp_path / "points.toml").write_text(TASK.format(seed=1))
+    config = resolve(str(tmp_path / "points.toml"), sets=["dp.epsilon=0.1"])
+    built, p = build(resolve(str(tmp_path / "points.toml"))), 400
+    many = built.data.train._replace(domains=tuple(map(str, range(p))))
+    planned = looks.build_looks(config, built.data._replace(train=many), built.readings, ())
+    for look in planned.values():
+        size, units = (1 + len(look.metrics)) * p, looks.SIGMA / look.noise
+        longest = 1 + math.sqrt(size) / (2 * units)
+        assert longest > 1.02
+        counted = accounting.sampled_gaussian(1.0, lambda _, s=longest: s, lambda *_: 0.0)
+        assert 0.098 < counted([Charge(look.noise, look.looks)], 1e-4) <= 0.1
 
 
 def test_a_noised_look_is_near_what_clients_say():

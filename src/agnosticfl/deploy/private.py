@@ -77,7 +77,7 @@ def federated_dp(config: Config) -> dict[str, Any]:
     check(
         config.target is None,
         f"dp: {config.algorithm!r} trains with the clients that have the target's data, and would"
-        " tell who they are",
+        " tell who they are: choose one that trains with all, such as 'afa'",
     )
     check(
         config.weights_follow == "train" or config.evaluation_by == "clients",

@@ -72,8 +72,8 @@ def drfa(parts: Parts) -> Algorithm:
     )
     check(
         is_plain(parts.way),
-        "drfa has a second exchange, of losses alone, which a channel does not protect;"
-        " choose another algorithm or no channel",
+        "drfa has a second exchange, of losses alone, which secure sums, dp and compress do not"
+        " cover; choose another algorithm, such as 'afa', or leave them out",
     )
     work, data, seed = parts.work, parts.data, parts.seed
     steps = work.local_steps or int(num_steps(work, np.ceil(data.sizes.mean()).astype(int)))

@@ -39,7 +39,11 @@ def write_per_client(comparison: Comparison, path: Path) -> None:
 def _values(comparison: Comparison, row: Row, run: Run) -> pa.Table:
     kept = run.predictions()
     if kept is None:
-        raise BadInput(f"{run.folder} kept no predictions, so it has no values of single clients")
+        public = ": a private run keeps those of public splits alone (dp.public)"
+        raise BadInput(
+            f"{run.folder} kept no predictions, so it has no values of single clients"
+            + ("" if run.config.dp is None else public)
+        )
     measured, domains = kept.measured, len(kept.domains)
     pairs, item = np.unique(measured.client * domains + measured.domain, return_inverse=True)
     examples = np.bincount(item, measured.sums["loss"][1], len(pairs))

@@ -45,7 +45,7 @@ from agnosticfl.privacy.secret_cohorts import (
 )
 from agnosticfl.registry import ENGINES, MODELS, SAMPLERS, SOURCES
 from agnosticfl.runs import processes
-from agnosticfl.runs.config import Config
+from agnosticfl.runs.config import Config, as_text
 from agnosticfl.runs.judging import Judge, own_parts, simulated_judge
 from agnosticfl.runs.looks import Looks, build_looks, largest_values, public_splits
 from agnosticfl.runs.optimizers import build_optimizer
@@ -290,12 +290,12 @@ def build_privacy(
     check(
         config.target is None,
         f"dp: {config.algorithm!r} trains with the clients that have the target's data; its cohorts"
-        " would tell who they are",
+        " would tell who they are: choose one that trains with all, such as 'afa'",
     )
     check(
         config.sampling == {"name": "uniform"},
         "dp: the accounting holds for uniform cohorts of fixed size only; sampling is"
-        f" {config.sampling}",
+        f" {as_text(config.sampling)}: leave it out",
     )
     check_learnt(data)
     train, heldout = data.train, _followed(config, data)
@@ -394,7 +394,10 @@ def _misfit(need: Need, data: FederatedData, vocabulary_size: int | None) -> str
 def build_channel(config: Config, privacy: Privacy | None = None) -> ChannelBuilder:
     """What happens to contributions on their way into the sum."""
     if config.compress is not None:
-        check(privacy is None, "compress: rounding a clipped update makes it longer; not with dp")
+        check(
+            privacy is None,
+            "compress: rounding a clipped update makes it longer; not with dp: leave it out",
+        )
         in_the_clear = call_with_options(compressed, config.compress, "compress")
         if config.secure is None:
             return in_the_clear
@@ -413,7 +416,8 @@ def build_channel(config: Config, privacy: Privacy | None = None) -> ChannelBuil
         return channel
     check(
         privacy.mode == "distributed" or privacy.federation is not None,
-        "dp: under secure aggregation the server cannot add the noise; mode must be 'distributed'",
+        "dp: under secure aggregation the server cannot add the noise; mode must be 'distributed',"
+        " in which clients do",
     )
     # Whole numbers, which a secure sum adds as they are.
     least = float(own.get("least_alpha", 0.0))

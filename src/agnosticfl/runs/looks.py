@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from agnosticfl.channels.dp.noise import rounding_sensitivity
 from agnosticfl.core.evaluate import Evaluation, Measured, Results, Values
 from agnosticfl.core.federated import FederatedData, Splits
 from agnosticfl.core.metrics import Reading
@@ -73,7 +74,8 @@ def build_looks(
         wanted["heldout"] = 0
     _check_told(config, hidden, exact)
     largest = largest_values(config, readings)
-    return {split: _planned(config, wanted[split], largest) for split in hidden}
+    size = (1 + len(largest)) * data.train.num_domains  # of a client's vector, see `_vectors`
+    return {split: _planned(config, wanted[split], largest, size) for split in hidden}
 
 
 def _check_told(config: Config, hidden: Sequence[str], exact: Collection[str]) -> None:
@@ -97,10 +99,12 @@ def largest_values(config: Config, readings: Mapping[str, Reading]) -> dict[str,
     return {name: _largest(config, readings[name]) for name in {"loss": 0, config.metric: 0}}
 
 
-def _planned(config: Config, looks: int, metrics: Mapping[str, float]) -> Look:
+def _planned(config: Config, looks: int, metrics: Mapping[str, float], size: int) -> Look:
     assert config.dp is not None
     exact = accounting.sampled_gaussian(
-        1.0, lambda _: 1 + 1e-3, lambda _, looks: accounting.off_lattice(SIGMA, 1000 * looks)
+        1.0,
+        lambda z: rounding_sensitivity(size, SIGMA / z),
+        lambda _, looks: accounting.off_lattice(SIGMA, size * looks),
     )
     budget = Budget(float(config.dp["epsilon"]), float(config.dp["delta"]), exact)
     accounting.check_budget(budget)

@@ -57,6 +57,7 @@ def title(config: Config) -> str:
         name = entry.title.format(target=config.target) + _strength(entry, config)
     if config.dp:
         name += f", ε = {config.dp['epsilon']:g}"
+        name += "" if config.dp.get("silos") is None else " per owner"
         name += "" if config.dp.get("test_seed") is None else ", NOT PRIVATE"
     for key, value in (config.compress or {}).items():
         name += f", {value} bits" if key == "bits" else f", largest {100 * value:g} %"

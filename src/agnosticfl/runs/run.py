@@ -28,6 +28,7 @@ from agnosticfl.core.model import Params
 from agnosticfl.core.state import ServerState
 from agnosticfl.engines.helpers.shards import here
 from agnosticfl.engines.helpers.tuning import Tuner
+from agnosticfl.errors import check
 from agnosticfl.files import read_json, write_json
 from agnosticfl.runs import checkpoint, kept_models, processes
 from agnosticfl.runs.about import facts_of, write_facts
@@ -44,7 +45,15 @@ from agnosticfl.runs.folder import (
 from agnosticfl.runs.lookout import Looking, Lookout, check_looks, make_lookout
 from agnosticfl.runs.playing import numbers, play, small_params
 from agnosticfl.runs.predictions import write_predictions
-from agnosticfl.runs.records import Record, RecordBook, as_record, asked_in, read_records, scalars
+from agnosticfl.runs.records import (
+    METRICS,
+    Record,
+    RecordBook,
+    as_record,
+    asked_in,
+    read_records,
+    scalars,
+)
 from agnosticfl.runs.spending import Spending
 from agnosticfl.runs.summary import (
     absence,
@@ -96,6 +105,12 @@ def run(
     Of several processes (see `processes`) all call it with the same configuration, and the first
     one alone uses the folder.
     """
+    check(
+        config.dp is None or not track,
+        f"dp: --track {' '.join(track)} writes down when each round ended, which tells how many"
+        f" examples its clients have; leave it out: {METRICS} and tensorboard/ in the run folder"
+        " have the same numbers without times",
+    )
     starts = [tracker(name) for name in track]
     with contextlib.ExitStack() as stack:
         stack.enter_context(saying_full_disk(out))

@@ -119,6 +119,6 @@ def scale_among(noise: float, clients: int, honest: int) -> Scale:
     return scale_for(noise, units_for(clients, noise * wide), honest)._replace(spread=wide)
 
 
-def rounding_sensitivity(size: int, units: int) -> float:
+def rounding_sensitivity(size: int, units: float) -> float:
     """The norm of a vector of `size` numbers and norm 1 after rounding to 1 / `units`."""
     return 1 + math.sqrt(size) / (2 * units)
