@@ -57,7 +57,7 @@ class Writer:
                 with span("best model"):
                     found()
 
-        self._told(write)
+        self._enqueue(write)
 
     def save(self, state: ServerState, t: int) -> None:
         """Saves the state after round t, unless so many newer ones wait that it would not be kept.
