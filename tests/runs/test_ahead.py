@@ -16,7 +16,7 @@ from agnosticfl.core.evaluate import compile_evaluation, full_evaluator
 from agnosticfl.core.state import ServerState
 from agnosticfl.engines.helpers.tuning import stopwatch
 from agnosticfl.runs import processes
-from agnosticfl.runs.ahead import Wait, compile_rounds
+from agnosticfl.runs.ahead import Wait, compile_first_round, compile_rounds
 from agnosticfl.runs.build import build
 from agnosticfl.runs.compare import compare
 from agnosticfl.runs.config import Config
@@ -88,6 +88,21 @@ def test_a_run_has_its_round_compiled_while_it_makes_its_state(
     finally:
         jax.monitoring.unregister_event_duration_listener(note)
     assert threads == ["agnosticfl-first-round"]  # and the run itself compiled it no second time
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [([], [1]), (["dp.epsilon=8", "dp.delta=1e-3", "dp.clip=1"], []), (["compress.bits=4"], [])],
+)
+def test_no_round_of_noised_or_compressed_contributions_is_played_before_the_first(
+    monkeypatch: pytest.MonkeyPatch, settings: list[str], asked: list[int]
+):
+    monkeypatch.setattr(processes, "may_work_beside_rounds", lambda: True)
+    built, cohorts = build(config("synthetic-images"), None, None), list[int]()
+    noted = built.algorithm._replace(cohort=cohorts.append)
+    other = resolve("synthetic-images", rounds=2, sets=(*SMALL, *settings))
+    compile_first_round(built._replace(config=other, algorithm=noted))()
+    assert cohorts == asked
 
 
 def test_a_private_run_is_not_played_ahead():

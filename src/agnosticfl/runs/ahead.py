@@ -37,12 +37,12 @@ def compile_first_round(built: Built) -> Wait:
     """Begins to compile a round of a run, while the run makes its first state.
 
     The round is played with zeros in place of a state, and forgotten; whatever goes wrong is left
-    for the run to say. Nothing is done for a private run, nor for a model so large that there might
-    be no room.
+    for the run to say. Nothing is done for a model so large that there might be no room, nor for
+    contributions that are noised, masked or compressed.
     """
-    algorithm = built.algorithm
-    private, in_blocks = built.privacy is not None, algorithm.block is not None
-    if private or in_blocks or not processes.may_work_beside_rounds():
+    config, algorithm = built.config, built.algorithm
+    plain = (config.dp, config.secure, config.compress) == (None, None, None)
+    if not plain or algorithm.block is not None or not processes.may_work_beside_rounds():
         return lambda: None
 
     def play() -> None:
