@@ -34,8 +34,7 @@ def test_they_are_those_that_this_process_would_save(comparison: Comparison, tmp
         together = helped.save(draw_plots(comparison), tmp_path / "together")
     finally:
         helped.close()
-    assert [each.plot.name for each in together] == [each.plot.name for each in alone]
-    assert [each.svg for each in together] == [each.svg for each in alone]
+    assert together == alone
     assert files(tmp_path / "together") == files(tmp_path / "alone")
     assert len(files(tmp_path / "alone")) == 2 * len(alone) > 4  # as PNG and SVG
 
@@ -45,14 +44,28 @@ def test_what_a_process_fails_to_do_is_done_here(comparison: Comparison, tmp_pat
     helped.close()  # before any plot comes
     saved = helped.save(draw_plots(comparison), tmp_path)
     names = [plot.name for plot in draw_plots(comparison)]
-    assert [each.plot.name for each in saved] == names
+    assert [each.name for each in saved] == names
     assert {Path(name).stem for name in files(tmp_path)} == set(names)
+
+
+def test_a_process_with_enough_painters_loads_no_matplotlib(tmp_path: Path):
+    code = (
+        "import sys; from pathlib import Path; from agnosticfl.report.painters import Painters;"
+        "from agnosticfl.report.panels import Line, Panel, draw; import numpy as np;"
+        "line = Line('a', 0, [np.arange(3.0)], [np.arange(3.0)]); helpers = Painters(2);"
+        "(one,) = helpers.save([draw('x', 'X', [Panel('', 'q', [line])])], Path(sys.argv[1]));"
+        "helpers.close(); print(one.name, one.size, 'matplotlib' in sys.modules)"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "False"
+    assert set(files(tmp_path)) == {"x.png", "x.svg"}
 
 
 def test_they_end_with_the_process_that_started_them():
     code = (
         "import os; from agnosticfl.report.painters import Painters;"
-        "print([p.pid for p in Painters(1)._processes][0], flush=True); os._exit(1)"
+        "print(Painters(1).processes()[0].pid, flush=True); os._exit(1)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     process, until = int(done.stdout), time.monotonic() + PATIENCE

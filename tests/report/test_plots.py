@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from agnosticfl.report.comparison import Comparison, compare_runs
-from agnosticfl.report.drawing import Plot, save
+from agnosticfl.report.drawing import save
+from agnosticfl.report.panels import Plot
 from agnosticfl.report.plots import ALL, HIGHEST, LOWEST, MEDIAN, draw_plots
 from agnosticfl.report.progress import ends, progress
 from agnosticfl.report.runs import Run

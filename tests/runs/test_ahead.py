@@ -2,6 +2,7 @@
 """Programs that are compiled before the run that needs them."""
 
 import functools
+import threading
 import types
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,7 +13,9 @@ import jax
 import pytest
 
 from agnosticfl.core.evaluate import compile_evaluation, full_evaluator
+from agnosticfl.core.state import ServerState
 from agnosticfl.engines.helpers.tuning import stopwatch
+from agnosticfl.runs import processes
 from agnosticfl.runs.ahead import Wait, compile_rounds
 from agnosticfl.runs.build import build
 from agnosticfl.runs.compare import compare
@@ -56,6 +59,35 @@ def test_a_run_finds_its_rounds_compiled(tmp_path: Path, task: str):
     with compilations() as names:
         run(config(task), tmp_path, make_built=make_built)
     assert ROUNDS[task] not in names
+
+
+def test_a_run_has_its_round_compiled_while_it_makes_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(processes, "may_work_beside_rounds", lambda: True)
+    small, threads = config("synthetic-images"), list[str]()
+    built = build(small, None, None)
+    init, compiled = built.algorithm.init, threading.Event()
+
+    def when_it_is_compiled() -> ServerState:
+        if threading.current_thread() is threading.main_thread():  # the other asks for shapes
+            assert compiled.wait(60)
+        return init()
+
+    def note(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        del duration_secs
+        own = kwargs.get("fun_name") == ROUNDS["synthetic-images"]
+        if own and event == "/jax/core/compile/backend_compile_duration":
+            threads.append(threading.current_thread().name)
+            compiled.set()
+
+    slow = built._replace(algorithm=built.algorithm._replace(init=when_it_is_compiled))
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        run(small, tmp_path, make_built=lambda *_: slow)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert threads == ["agnosticfl-first-round"]  # and the run itself compiled it no second time
 
 
 def test_a_private_run_is_not_played_ahead():

@@ -2,6 +2,7 @@
 """The thread that writes: in order, whole, and no error is lost."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,27 @@ def test_a_checkpoint_comes_after_the_records_that_it_relies_on(tmp_path: Path):
     assert saved(tmp_path) == [0, 1]
     assert [r["round"] for r in read_records(tmp_path)] == [1]
     writer.close()
+
+
+def test_the_best_model_is_written_before_what_comes_after_it_and_the_last_of_several_is_enough(
+    tmp_path: Path,
+):
+    book, written = Slow(tmp_path), list[tuple[str, int]]()
+
+    def model(name: str) -> Callable[[], None]:
+        return lambda: written.append((name, len(read_records(tmp_path))))
+
+    writer = Writer(tmp_path, book)
+    writer.record(record(1))
+    writer.keep(model("first"))
+    writer.record(record(2))
+    writer.keep(model("second"))
+    book.may.release(2)
+    writer.wait()
+    assert written == [("second", 1)]
+    writer.keep(model("third"))
+    writer.close()
+    assert written == [("second", 1), ("third", 2)]
 
 
 def test_a_state_that_would_not_be_kept_is_not_saved(

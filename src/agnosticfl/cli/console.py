@@ -131,10 +131,13 @@ def _nothing(_: Any) -> None: ...
 
 @functools.cache
 def start_painters() -> Painters:
-    """Starts what draws, once; a thread loads it here, too, while the rounds go on."""
-    plots = ("agnosticfl.report.plots",)
-    threading.Thread(target=importlib.import_module, args=plots, name="agnosticfl-plots").start()
+    """Starts what draws, once; if need be, a thread loads it here, too, while the rounds go on."""
     helpers = Painters()
+    if helpers.draw_here:
+        drawing = ("agnosticfl.report.drawing",)
+        threading.Thread(
+            target=importlib.import_module, args=drawing, name="agnosticfl-plots"
+        ).start()
     atexit.register(helpers.close)
     return helpers
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from agnosticfl.cli import loading
 from agnosticfl.cli.arguments import (
     Cache,
     Out,
@@ -67,6 +68,7 @@ def tune(
 
     The grid grows until the best value is inside it, as far as the budget goes.
     """
+    loading.begin()
     from agnosticfl.cli.console import print_search, stop_on_signals, watch_search
     from agnosticfl.report.search import write_search
     from agnosticfl.runs import tune as tuning
@@ -128,6 +130,7 @@ def references(
 
     Writes the task with what was found, ready to run. Short runs will do: --rounds.
     """
+    loading.begin()
     from agnosticfl.cli.console import run_watched, stop_on_signals
     from agnosticfl.runs.cache import cache_folder
     from agnosticfl.runs.references import find_references, write_references

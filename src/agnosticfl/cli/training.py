@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agnosticfl.cli import loading
 from agnosticfl.cli.arguments import (
     Algorithm,
     Cache,
@@ -70,9 +71,7 @@ def run(
     Several processes, on one machine or many, train together if each is started with the same
     command but for --process-id, or by SLURM's srun or Open MPI's mpirun. Process 0 writes.
     """
-    from agnosticfl.runs import processes
-
-    processes.start_device_ahead(coordinator, num_processes, process_id)
+    loading.begin(coordinator, num_processes, process_id)
     from agnosticfl import report
     from agnosticfl.cli.console import (
         fail_if_diverged,
@@ -81,6 +80,7 @@ def run(
         start_painters,
         stop_on_signals,
     )
+    from agnosticfl.runs import processes
     from agnosticfl.runs.cache import cache_folder
     from agnosticfl.runs.compare import run_folder
     from agnosticfl.runs.resolve import has_effect, resolve
@@ -129,9 +129,7 @@ def compare(
     cache: Cache = True,
 ) -> None:
     """Run algorithms on the same seeds and print the paper's table."""
-    from agnosticfl.runs import processes
-
-    processes.start_device_ahead()
+    loading.begin()
     from agnosticfl import report
     from agnosticfl.cli.console import (
         compiling_ahead,

@@ -4,6 +4,7 @@
 import functools
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -101,10 +102,24 @@ def full_evaluator(
     Args:
       clients: numbers of the clients whose examples are used (`some_clients`); default all.
     """
-    measure, readings = measurer(model, data, batch_size, clients), metric_readings(model, data)
+    begin = beginner(model, data, batch_size, clients, spread)
+    return lambda params: begin(params, 1)()
 
-    def run(params: Params) -> Evaluation:
-        measured = measure(params)
+
+def beginner(
+    model: Model,
+    data: FederatedData,
+    batch_size: int = 512,
+    clients: np.ndarray | None = None,
+    spread: bool = False,
+) -> Callable[[Params, int], Callable[[], Evaluation]]:
+    """A function that begins what `full_evaluator` does, and gives what waits for it.
+
+    It lets the device measure a number of batches; the others come when these are waited for.
+    """
+    begin, readings = _measuring(model, data, batch_size, clients), metric_readings(model, data)
+
+    def told(measured: Measured) -> Evaluation:
         by_domain = _by_group(measured, measured.domain, data.num_domains)
         exact = functools.partial(_exact, model, readings, measured)
         domains = {
@@ -117,27 +132,41 @@ def full_evaluator(
         examples = by_domain["loss"][1].astype(int).tolist()
         return Evaluation(domains, overall, spreads, measured, examples)
 
-    return run
+    def begun(params: Params, batches: int) -> Callable[[], Evaluation]:
+        wait = begin(params, batches)
+        return lambda: told(wait())
+
+    return begun
 
 
 def measurer(
     model: Model, data: FederatedData, batch_size: int = 512, clients: np.ndarray | None = None
 ) -> Callable[[Params], Measured]:
     """A function that says what parameters do on `data`, item by item; see `full_evaluator`."""
+    begin = _measuring(model, data, batch_size, clients)
+    return lambda params: begin(params, 1)()
+
+
+def _measuring(
+    model: Model, data: FederatedData, batch_size: int, clients: np.ndarray | None
+) -> Callable[[Params, int], Callable[[], Measured]]:
+    """A function that begins to measure parameters, with so many batches, and gives the rest."""
     check(batch_size >= 1, f"evaluation batch size is {batch_size}; it must be at least 1")
     rows = range(data.num_examples) if clients is None else rows_of(data, clients)
     check(len(rows) > 0, "there is no example to evaluate on")
     by_example = _by_example(model, len(rows))
     keeping = _keeping(model, by_example)
 
-    def measure(params: Params) -> Measured:
+    def begin(params: Params, batches: int) -> Callable[[], Measured]:
         results = (
             (part, _found(model, params, _examples(data, part, batch_size), keeping))
             for part in _batches(rows, batch_size)
         )
-        return _measured(data, results if model.eager else _one_ahead(results), by_example)
+        if not model.eager:
+            results = _fetched(deque(itertools.islice(results, batches)), results)
+        return lambda: _measured(data, results, by_example)
 
-    return measure
+    return begin
 
 
 def compile_evaluation(
@@ -277,10 +306,12 @@ def _examples(data: FederatedData, rows: np.ndarray, batch_size: int) -> Example
     return examples
 
 
-def _one_ahead(results: Iterable[Any]) -> Iterator[Any]:
-    """Gives a result when the next one is under way, so that device and host work together."""
-    for earlier, _ in itertools.pairwise(itertools.chain(results, [None])):
-        yield jax.device_get(earlier)
+def _fetched(under_way: deque[Any], others: Iterator[Any]) -> Iterator[Any]:
+    """Gives a result when one more is under way, so that device and host work together."""
+    while under_way:
+        earliest = under_way.popleft()
+        under_way.extend(itertools.islice(others, 1))
+        yield jax.device_get(earliest)
 
 
 def _measured(data: FederatedData, results: Iterable[Any], by_example: bool) -> Measured:

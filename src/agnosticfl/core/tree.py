@@ -96,7 +96,8 @@ def named(tree: PyTree) -> dict[str, np.ndarray]:
 
 def from_named(arrays: Mapping[str, Any], like: PyTree) -> PyTree:
     """The inverse of `named`, for a pytree with the structure of `like`."""
-    return jax.tree.map_with_path(lambda path, _: jnp.asarray(arrays[_name(path)]), like)
+    # Not `jnp.asarray`, which compiles a program for each shape.
+    return jax.tree.map_with_path(lambda path, _: jax.device_put(arrays[_name(path)]), like)
 
 
 def shapes(tree: PyTree) -> dict[str, str]:

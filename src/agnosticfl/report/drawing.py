@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.cells import cell_len
 
-from agnosticfl.report.means import known_mean
+from agnosticfl.report.panels import Line, Panel, Plot, Saved, shortened
 
 # Fonts with Chinese, Japanese and Korean letters, of which the first that is installed is used.
 EASTERN = (
@@ -53,72 +53,28 @@ STYLE: Any = {
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", (0, (1, 1)))
 WIDTH = 4.8  # inches: text of 10 points can still be read when a phone shows the whole width
-POINTS = 100  # on a curve; of more rounds, neighbours are averaged
-SETTLED = 0.1  # the part of a training that is left out when the range of an axis is chosen
-LABEL = 32  # letters of a name in a legend; of a longer one, the rest is cut
 
 # Coordinates of paths with more than two decimals: half of a file, and nothing to see.
 _PATH, _LONG = re.compile(rb' d="[^"]*"'), re.compile(rb"(\.\d\d)\d+")
 
 
-class Plot(NamedTuple):
-    name: str  # of its file
-    caption: str
-    figure: Figure
-
-
-class Saved(NamedTuple):
-    """A plot whose files are written, and its SVG once more, since to draw takes time."""
-
-    plot: Plot
-    svg: bytes
-
-
-class Line(NamedTuple):
-    """One quantity in the course of the training."""
-
-    label: str
-    number: int  # chooses colour and dashes, so that an algorithm keeps its own from plot to plot
-    x: list[np.ndarray]  # one per seed
-    y: list[np.ndarray]
-
-
-class Band(NamedTuple):
-    """What lies between the lowest and the highest of many lines."""
-
-    label: str
-    x: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-
-class Panel(NamedTuple):
-    """The lines in one pair of axes; figures have them one below the other."""
-
-    title: str
-    quantity: str
-    lines: list[Line]
-    limits: tuple[float, float] | None = None  # of y
-    level: float | None = None  # a horizontal line
-    log: bool = False
-    band: Band | None = None
-
-
 def save(plot: Plot, folder: Path) -> Saved:
     """As PNG, on white, and as SVG."""
     folder.mkdir(parents=True, exist_ok=True)
+    figure = plot.figure
     with _any_letters():
-        plot.figure.savefig(folder / f"{plot.name}.png", dpi=150, facecolor="white")
-    plot.figure.set_layout_engine(None)  # everything has its place, in the SVG too
-    saved = Saved(plot, _svg(plot))
+        figure.savefig(folder / f"{plot.name}.png", dpi=150, facecolor="white")
+    figure.set_layout_engine(None)  # everything has its place, in the SVG too
+    width, height = map(float, figure.get_size_inches())
+    saved = Saved(plot.name, plot.caption, (width, height), _svg(figure))
     (folder / f"{plot.name}.svg").write_bytes(saved.svg)
     return saved
 
 
-def _svg(plot: Plot) -> bytes:
+def _svg(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     with _any_letters(), mpl.rc_context(STYLE):
-        plot.figure.savefig(buffer, format="svg", metadata={"Date": None})
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
     return _PATH.sub(lambda path: _LONG.sub(rb"\1", path[0]), buffer.getvalue())
 
 
@@ -147,33 +103,12 @@ def _legend_columns(labels: Iterable[str]) -> int:
     return 2 if all(cell_len(label) <= 22 and label.isascii() for label in labels) else 1
 
 
-def shortened(name: str, letters: int = LABEL) -> str:
-    return name if len(name) <= letters else f"{name[: letters - 1]}…"
+def paint(panels: Sequence[Panel], x: str) -> Figure:
+    """A figure of panels with one legend.
 
-
-def thin(curve: np.ndarray) -> np.ndarray:
-    """[n] or [n, p] -> at most `POINTS` points, each the mean of its neighbourhood."""
-    parts = np.array_split(curve, min(len(curve), POINTS))
-    return np.stack([known_mean(part) for part in parts])
-
-
-def settled(lines: Sequence[Line]) -> tuple[float, float] | None:
-    """The range of all values but those of the first rounds, which would make the rest flat."""
-    late = [
-        y[(x > SETTLED * x[-1]) & np.isfinite(y)]
-        for line in lines
-        for x, y in zip(line.x, line.y, strict=True)
-    ]
-    values = np.concatenate([*late, np.zeros(0)])
-    if not len(values):
-        return None
-    low, high = float(values.min()), float(values.max())
-    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-    return low - margin, high + margin
-
-
-def draw(name: str, caption: str, panels: Sequence[Panel], x: str = "round") -> Plot:
-    """A figure of panels with one legend."""
+    Args:
+      x: what is on the axis that they share.
+    """
     labels = dict.fromkeys(
         part.label for panel in panels for part in (*panel.lines, panel.band) if part is not None
     )
@@ -191,7 +126,7 @@ def draw(name: str, caption: str, panels: Sequence[Panel], x: str = "round") -> 
             for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
         }
         add_legend(figure, handles)
-    return Plot(name, caption, figure)
+    return figure
 
 
 def _draw(axes: Axes, panel: Panel) -> None:

@@ -7,15 +7,12 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 from string import Template
-from typing import TYPE_CHECKING
 
 from agnosticfl.report.comparison import Comparison
 from agnosticfl.report.grid import Entry, Grid, grid
+from agnosticfl.report.panels import Saved
 from agnosticfl.report.table import help_lines
 from agnosticfl.runs.config import flat
-
-if TYPE_CHECKING:
-    from agnosticfl.report.drawing import Saved
 
 # Plots that stand beside the tables of their own section.
 LOSSES, COUNTS = ("train", "heldout"), ("counts",)
@@ -25,7 +22,7 @@ def make_page(
     comparison: Comparison,
     main: Iterable[Grid],
     details: Sequence[Grid],
-    figures: "Sequence[Saved]",
+    figures: Sequence[Saved],
 ) -> str:
     """The whole page; `details` are the tables of losses, counts, bytes and time."""
     template = (resources.files("agnosticfl") / "report" / "page.html").read_text(encoding="utf-8")
@@ -38,9 +35,9 @@ def make_page(
         tables="\n".join(map(_table, main)),
         reading="\n".join(f"<li>{escape(line)}</li>" for line in help_lines(comparison)),
         lines=escape(_lines(comparison)),
-        figures=_figures(each for each in figures if each.plot.name not in own),
-        losses=_figures(each for each in figures if each.plot.name in LOSSES) + losses,
-        counts=_figures(each for each in figures if each.plot.name in COUNTS) + counts,
+        figures=_figures(each for each in figures if each.name not in own),
+        losses=_figures(each for each in figures if each.name in LOSSES) + losses,
+        counts=_figures(each for each in figures if each.name in COUNTS) + counts,
         ledger=ledger,
         differing=_table(differing) if differing.rows else "",
         shared=_table(shared),
@@ -107,16 +104,15 @@ def _text(entry: Entry) -> str:
     return f"<b>{escape(entry.text)}</b>" if entry.bold else escape(entry.text)
 
 
-def _figures(figures: "Iterable[Saved]") -> str:
+def _figures(figures: Iterable[Saved]) -> str:
     return '<div class="figures">' + "\n".join(map(_figure, figures)) + "</div>\n"
 
 
-def _figure(figure: "Saved") -> str:
-    plot, data = figure.plot, base64.b64encode(figure.svg).decode()
-    width, height = (round(96 * inches) for inches in plot.figure.get_size_inches())
-    caption = escape(plot.caption)
+def _figure(figure: Saved) -> str:
+    data, caption = base64.b64encode(figure.svg).decode(), escape(figure.caption)
+    width, height = (round(96 * inches) for inches in figure.size)
     return (
-        f'<figure><img id="{plot.name}" width="{width}" height="{height}" alt="{caption}"'
+        f'<figure><img id="{figure.name}" width="{width}" height="{height}" alt="{caption}"'
         f' src="data:image/svg+xml;base64,{data}"><figcaption>{caption}</figcaption></figure>'
     )
 

@@ -2,7 +2,7 @@
 """A process that saves the plots it is given, one after another, until there are no more.
 
 `python -m agnosticfl.report.painter` reads pairs of a plot and a folder from its standard input and
-writes each plot's SVG to its standard output, all as pickles; see `painters.py`.
+writes what it saved to its standard output, all as pickles; see `painters.py`.
 """
 
 import contextlib
@@ -10,7 +10,8 @@ import pickle
 import sys
 from pathlib import Path
 
-from agnosticfl.report.drawing import Plot, save
+from agnosticfl.report.drawing import save
+from agnosticfl.report.panels import Plot
 
 
 def main() -> None:
@@ -18,7 +19,7 @@ def main() -> None:
     with contextlib.suppress(EOFError):
         while True:
             asked: tuple[Plot, Path] = pickle.load(sys.stdin.buffer)
-            pickle.dump(save(*asked).svg, answers)
+            pickle.dump(save(*asked), answers)
             answers.flush()
 
 

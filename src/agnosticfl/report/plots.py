@@ -8,7 +8,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from agnosticfl.report.comparison import Comparison, Row
-from agnosticfl.report.drawing import (
+from agnosticfl.report.grid import byte_unit
+from agnosticfl.report.means import known_mean
+from agnosticfl.report.panels import (
     Band,
     Line,
     Panel,
@@ -18,8 +20,6 @@ from agnosticfl.report.drawing import (
     shortened,
     thin,
 )
-from agnosticfl.report.grid import byte_unit
-from agnosticfl.report.means import known_mean
 from agnosticfl.report.progress import Curve, ends, progress
 from agnosticfl.report.runs import Run
 from agnosticfl.report.tradeoffs import pareto, privacy

@@ -15,10 +15,11 @@ from agnosticfl.core.model import Model
 from agnosticfl.core.signature import showing
 from agnosticfl.files import write_whole
 from agnosticfl.report.comparison import Cell
-from agnosticfl.report.drawing import COLOURS, STYLE, WIDTH, Plot, save
+from agnosticfl.report.drawing import COLOURS, STYLE, WIDTH, save
 from agnosticfl.report.grid import DASH, Entry, Grid, grid, markdown, number, places, plain
+from agnosticfl.report.panels import Plot
+from agnosticfl.report.spots import MARKERS
 from agnosticfl.report.study import task_keywords
-from agnosticfl.report.tradeoffs import MARKERS
 from agnosticfl.runs import tune as tuning
 from agnosticfl.runs.axes import Setting, in_words, is_number
 from agnosticfl.runs.config import Table, as_text
@@ -185,7 +186,7 @@ def search_plot(found: Sequence[Found], seeds: int) -> Plot:
         figure.legend(loc="outside upper left", ncols=2)
     bars = " (bars: standard errors)" if seeds > 1 else ""
     caption = f"Held-out {found[0].metric} of the worst domain{bars}; a ring is what was chosen"
-    return Plot("tune", f"{caption}, a cross what diverged", figure)
+    return Plot("tune", f"{caption}, a cross what diverged", lambda: figure)
 
 
 def _lines(found: Found) -> dict[str, list[Tried]]:

@@ -11,6 +11,7 @@ from agnosticfl.report.grid import Grid, latex, markdown
 from agnosticfl.report.intervals import with_intervals
 from agnosticfl.report.page import make_page
 from agnosticfl.report.painters import Painters
+from agnosticfl.report.plots import draw_plots
 from agnosticfl.report.progress import costs
 from agnosticfl.report.record import as_json
 from agnosticfl.report.runs import load_runs
@@ -41,8 +42,6 @@ def write_report(
       per_client: a file for the values of single clients.
       painters: processes that help with the plots; none if None.
     """
-    from agnosticfl.report.plots import draw_plots  # here: Matplotlib takes a while to load
-
     write_clients = _per_client_writer(per_client)
     comparison = with_intervals(compare_runs(load_runs(folders, which)))
     main = tables(comparison)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of later runs, compiled by threads while earlier runs go on.
+"""Programs that are compiled by threads: a run's own while it begins, later runs' while it goes on.
 
 An accelerator's programs take a host a core and many seconds each, and it has more cores than one.
 """
@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import jax
+import numpy as np
 
 from agnosticfl.core import tree
 from agnosticfl.core.state import ServerState
 from agnosticfl.engines.helpers.tuning import Tuner
 from agnosticfl.methods.base import Algorithm
+from agnosticfl.runs import processes
 from agnosticfl.runs.build import Built
 from agnosticfl.runs.config import Config
 from agnosticfl.spans import span
@@ -29,6 +31,32 @@ Ahead: TypeAlias = Callable[[Config], Wait]
 def not_ahead(_: Config) -> Wait:
     """For a CPU, whose cores have enough to do."""
     return lambda: None
+
+
+def compile_first_round(built: Built) -> Wait:
+    """Begins to compile a round of a run, while the run makes its first state.
+
+    The round is played with zeros in place of a state, and forgotten; whatever goes wrong is left
+    for the run to say. Nothing is done for a private run, nor for a model so large that there might
+    be no room.
+    """
+    algorithm = built.algorithm
+    private, in_blocks = built.privacy is not None, algorithm.block is not None
+    if private or in_blocks or not processes.may_work_beside_rounds():
+        return lambda: None
+
+    def play() -> None:
+        with contextlib.suppress(Exception), span("compiling ahead"):
+            state = _zeros(jax.eval_shape(algorithm.init))
+            if _has_room(algorithm, state):
+                algorithm.round(state, algorithm.cohort(1))
+
+    return _start(play, "agnosticfl-first-round")
+
+
+def _zeros(shapes: ServerState) -> ServerState:
+    """Arrays of these shapes, without a program that makes them."""
+    return jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype)), shapes)
 
 
 def compile_rounds(make_built: MakeBuilt, tuner: Tuner, config: Config) -> Wait:
@@ -56,9 +84,19 @@ def compile_rounds(make_built: MakeBuilt, tuner: Tuner, config: Config) -> Wait:
             else:
                 algorithm.block(state)
 
-    thread = threading.Thread(target=play, name=f"agnosticfl-ahead-{config.algorithm}")
+    return _start(play, f"agnosticfl-ahead-{config.algorithm}")
+
+
+def _start(play: Callable[[], None], name: str) -> Wait:
+    """Lets a thread of this name do it."""
+    thread = threading.Thread(target=play, name=name)
     thread.start()
-    return thread.join
+
+    def wait() -> None:
+        with span("waiting for programs"):
+            thread.join()
+
+    return wait
 
 
 def _has_room(algorithm: Algorithm, state: ServerState) -> bool:

@@ -74,37 +74,48 @@ def _remove_empty(folders: Sequence[Path]) -> None:
         folder.rmdir()
 
 
+def check_folder(built: Built, out: Path, resume: bool, overwrite: bool) -> bool:
+    """Makes sure that the folder is free, or that what is in it belongs to this configuration.
+
+    Returns whether the run in it is complete. Nothing is written.
+    """
+    if _is_replaced(out, resume, overwrite):
+        return False
+    if not (out / "config.json").exists():
+        # A crash before the configuration was there leaves no more than these.
+        free = all(_leftover(path) for path in out.iterdir())
+        check(free, f"{out} exists and holds no run; choose another --out")
+        return False
+    check(
+        resume,
+        f"{out} holds a run already; go on with --resume, replace it with --overwrite or choose"
+        " another --out",
+    )
+    new = as_table(built.config)
+    difference = first_difference(read_json(out / "config.json"), new)
+    check(difference is None, f"{out} holds a run of another configuration: {difference}")
+    return (out / "summary.json").exists()
+
+
 def open_folder(
     built: Built, out: Path, resume: bool, overwrite: bool, say: Callable[[str], Any]
-) -> bool:
-    """Makes the folder ready, or makes sure that what is in it belongs to this configuration.
-
-    Returns whether the run in it is complete.
-    """
-    new = as_table(built.config)
-    there = (out / "config.json").exists()
-    if there and not (resume or overwrite) and _never_got_far(out):
-        say(f"{out} held a run that ended before its first checkpoint: starting anew")
-        overwrite = True
-    if there and overwrite:
+) -> None:
+    """Makes a folder ready that `check_folder` has nothing against."""
+    if _is_replaced(out, resume, overwrite):
+        if not overwrite:
+            say(f"{out} held a run that ended before its first checkpoint: starting anew")
         _clear(out)
-        there = False
-    if there:
-        check(
-            resume,
-            f"{out} holds a run already; go on with --resume, replace it with --overwrite or choose"
-            " another --out",
-        )
-        difference = first_difference(read_json(out / "config.json"), new)
-        check(difference is None, f"{out} holds a run of another configuration: {difference}")
-        return (out / "summary.json").exists()
-    # A crash before the configuration was there leaves no more than these.
-    free = all(_leftover(path) for path in out.iterdir())
-    check(free, f"{out} exists and holds no run; choose another --out")
-    write_json(out / "engine.json", dict(built.algorithm.choices))
-    write_json(out / DOMAINS, list(built.data.train.domains))
-    write_json(out / "config.json", new)
-    return False
+        check_folder(built, out, resume, overwrite)  # what is no part of a run is left
+    if not (out / "config.json").exists():
+        write_json(out / "engine.json", dict(built.algorithm.choices))
+        write_json(out / DOMAINS, list(built.data.train.domains))
+        write_json(out / "config.json", as_table(built.config))
+
+
+def _is_replaced(out: Path, resume: bool, overwrite: bool) -> bool:
+    """Whether the run in the folder will make room for another one."""
+    there = (out / "config.json").exists()
+    return there and (overwrite or (not resume and _never_got_far(out)))
 
 
 def found_before(out: Path) -> dict[str, Any]:

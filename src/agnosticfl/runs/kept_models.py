@@ -33,6 +33,7 @@ WHICH = tuple(NEEDS)
 ABOUT = "about"  # key of what a file of safetensors says of itself
 
 Keep: TypeAlias = Callable[[int, Params, Results], None]  # (t, w_t, what held-out clients say)
+Later: TypeAlias = Callable[[Callable[[], None]], None]  # does it, perhaps in another thread
 
 
 class Look(NamedTuple):
@@ -56,12 +57,19 @@ def file_of(folder: Path, which: str) -> Path:
     return folder / FOLDER / f"{choose(which, WHICH, 'model of a run')}.safetensors"
 
 
-def best_keeper(folder: Path, metric: str, how: Reading) -> Keep:
+def write_at_once(job: Callable[[], None]) -> None:
+    job()
+
+
+def best_keeper(folder: Path, metric: str, how: Reading, write: Later = write_at_once) -> Keep:
     """Keeps the parameters whenever the worst domain is served at least as well as ever before.
 
     Of equals the later one, which was trained longer: shares of few examples are often equal. A run
     that goes on after a crash may meet rounds again that the file already knows of: they have the
     same bits, so none of them beats it, and in the end the file is the same.
+
+    Args:
+      write: does what writes the file; of several that wait the last one is enough.
     """
     best = best_look(folder)
 
@@ -73,7 +81,7 @@ def best_keeper(folder: Path, metric: str, how: Reading) -> Keep:
         look = Look(t, metric, worst.domain, worst.value)
         if np.isfinite(look.value) and (best is None or _as_good(how, look, best)):
             best = look
-            write_params(file_of(folder, "best"), params, look._asdict())
+            write(lambda: write_params(file_of(folder, "best"), params, look._asdict()))
 
     return keep
 

@@ -93,6 +93,15 @@ def _launched_together() -> bool:
     return any(int(os.environ.get(name) or 1) > 1 for name in names)
 
 
+def may_work_beside_rounds() -> bool:
+    """Whether threads may give the device work of their own.
+
+    Not to a CPU, whose cores have enough to do; nor with several processes, which must all do the
+    same things in the same order.
+    """
+    return jax.default_backend() != "cpu" and jax.process_count() == 1
+
+
 def is_first() -> bool:
     """Whether this process writes the run folder."""
     return jax.process_index() == 0

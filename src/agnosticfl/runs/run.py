@@ -16,30 +16,35 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import jax
 
 from agnosticfl.channels import dp
 from agnosticfl.core import tree
-from agnosticfl.core.evaluate import Evaluation, Results, full_evaluator, some_clients
-from agnosticfl.core.federated import absent_domains
+from agnosticfl.core.evaluate import Evaluation
 from agnosticfl.core.ledger import Bytes, added
 from agnosticfl.core.model import Params
 from agnosticfl.core.state import ServerState
 from agnosticfl.engines.helpers.shards import here
 from agnosticfl.engines.helpers.tuning import Tuner
-from agnosticfl.errors import BadInput, check
+from agnosticfl.errors import check
 from agnosticfl.files import read_json, write_json
 from agnosticfl.runs import checkpoint, kept_models, processes
 from agnosticfl.runs.about import facts_of, write_facts
+from agnosticfl.runs.ahead import Wait, compile_first_round
 from agnosticfl.runs.build import Built, build
 from agnosticfl.runs.config import Config
-from agnosticfl.runs.folder import found_before, locked, open_folder, saying_full_disk
-from agnosticfl.runs.judging import Judge
+from agnosticfl.runs.folder import (
+    check_folder,
+    found_before,
+    locked,
+    open_folder,
+    saying_full_disk,
+)
+from agnosticfl.runs.lookout import Looking, Lookout, check_looks, make_lookout
 from agnosticfl.runs.playing import numbers, play, small_params
 from agnosticfl.runs.predictions import write_predictions
-from agnosticfl.runs.questions import question
 from agnosticfl.runs.records import (
     METRICS,
     Record,
@@ -64,17 +69,7 @@ from agnosticfl.runs.trackers import tracker
 from agnosticfl.runs.writing import Writer
 from agnosticfl.spans import span
 
-
-class Look(NamedTuple):
-    """What held-out clients say of a model."""
-
-    results: Results | None  # if there is anything to say
-    sent: Bytes | None = None  # what went over the network for it
-
-
-NO_LOOK = Look(None)
 WARNINGS = ("diverged", "often_absent", "stalled", "weights_kept")  # lines of a summary, or None
-Lookout: TypeAlias = Callable[[int, Params], Look]  # (t, w_t) -> one, or none in this round
 
 
 class Stopped(Exception):
@@ -122,18 +117,19 @@ def run(
         stack.enter_context(locked(out))
         found = processes.from_first(lambda: found_before(out) if resume else {})
         built = make_built(config, found.get("lanes"), tuner)
-        _check_looks(built)
-        state = built.algorithm.init()
-        complete = processes.from_first(lambda: open_folder(built, out, resume, overwrite, say))
-        if complete:
+        check_looks(built)
+        if processes.from_first(lambda: check_folder(built, out, resume, overwrite)):
             say(f"{out} is complete already")
             return processes.from_first(lambda: read_json(out / "summary.json"))
+        stack.callback(wait := compile_first_round(built))  # one that is refused leaves no thread
+        state = built.algorithm.init()
+        processes.from_first(lambda: open_folder(built, out, resume, overwrite, say))
         devices = built.algorithm.choices.get("devices")
         if found and found.get("devices") != devices:
             before = found.get("devices")
             say(f"this run had {before} devices and now has {devices}: rounding differs")
         state = _restore(out, state, say) if resume else state
-        return _play_to_the_end(built, out, state, starts, on_round, say, should_stop)
+        return _play_to_the_end(built, out, state, starts, on_round, say, should_stop, wait)
 
 
 def _play_to_the_end(
@@ -144,21 +140,28 @@ def _play_to_the_end(
     on_round: Callable[[Record], Any],
     say: Callable[[str], Any],
     should_stop: Callable[[], bool],
+    wait: Wait,
 ) -> dict[str, Any]:
-    """Plays the rounds that are left, and returns the summary."""
+    """Plays the rounds that are left, and returns the summary.
+
+    Args:
+      wait: until the first round is compiled.
+    """
     config, domains, first = built.config, built.data.train.domains, processes.is_first()
     spending = Spending(built, out, state)
     built = spending.counting(built)
     state, ready = spending.state, _compile_evaluations_ahead(built, spending.state.params)
-    look = _lookout(built, spending, say, ready)
+    look = make_lookout(built, spending, say, ready)
     with contextlib.ExitStack() as stack:
         stack.callback(ready)  # a run that is stopped leaves no thread behind
         sinks = [stack.enter_context(start(config, out, say)) for start in starts if first]
         writer = Writer(out, RecordBook(out, domains, int(state.round))) if first else None
         stack.callback(lambda: writer and writer.close())
-        keep = kept_models.best_keeper(out, config.metric, built.readings[config.metric])
+        write = writer.keep if writer else kept_models.write_at_once
+        keep = kept_models.best_keeper(out, config.metric, built.readings[config.metric], write)
         spending.charge(_next_checkpoint(config, int(state.round)))
         _warn_if_not_private(built, say)
+        wait()
         try:
             with processes.noticing_losses():
                 for latest, record in _rounds(built, look, keep, state):
@@ -263,38 +266,48 @@ def _next_checkpoint(config: Config, t: int) -> int:
 def _rounds(
     built: Built, look: Lookout, keep: kept_models.Keep, state: ServerState
 ) -> Iterator[tuple[ServerState, Record]]:
+    """State and record of one round after another.
+
+    A round whose look is still under way comes when the next one is played.
+    """
     sent = built.algorithm.bytes_per_round(state)
     rounds = range(int(state.round) + 1, built.config.rounds + 1)
     done = play(built.algorithm, state, rounds)
+    waiting: list[Callable[[], tuple[ServerState, Record]]] = []
     for t, (after, info, seconds) in zip(rounds, done, strict=True):
         built.data.release()
+        record = {
+            "round": t,
+            **numbers(info),
+            "bytes_down": sent.down,
+            "bytes_up": sent.up,
+            # How long a round took tells how many examples its clients have.
+            "seconds": seconds if built.privacy is None else None,
+            "time": time.time() if built.privacy is None else None,
+            **small_params(after),
+        }
         params = here(after.params)
         with span("looks"):
-            seen, asked = look(t, params)
-            if seen is not None:
-                keep(t, params, seen)
-        yield (
-            after,
-            {
-                "round": t,
-                **numbers(info),
-                "bytes_down": sent.down,
-                "bytes_up": sent.up,
-                # How long a round took tells how many examples its clients have.
-                "seconds": seconds if built.privacy is None else None,
-                "time": time.time() if built.privacy is None else None,
-                **small_params(after),
-                **({} if seen is None else {"heldout": seen}),
-                **({} if asked is None else as_record(asked)),
-            },
-        )
+            looking = look(t, params)
+        waiting.append(functools.partial(_finish_look, looking, keep, after, params, record))
+        held_back = 1 if looking.under_way and t + 1 in rounds else 0
+        while len(waiting) > held_back:
+            yield waiting.pop(0)()
 
 
-def _check_looks(built: Built) -> None:
-    """Refuses looks at what is not there, before anything is written."""
-    every, clients_look = built.config.evaluation_every, built.judge is not None
-    if every and not clients_look and built.data.heldout is None:
-        raise BadInput(f"evaluation_every is {every}, but the data has no split 'heldout'")
+def _finish_look(
+    looking: Looking, keep: kept_models.Keep, state: ServerState, params: Params, record: Record
+) -> tuple[ServerState, Record]:
+    """Waits for the look at a round's model, and adds what it says to the record."""
+    with span("looks"):
+        seen, asked = looking.wait()
+        if seen is not None:
+            keep(record["round"], params, seen)
+    return state, {
+        **record,
+        **({} if seen is None else {"heldout": seen}),
+        **({} if asked is None else as_record(asked)),
+    }
 
 
 def _compile_evaluations_ahead(built: Built, params: Params) -> Callable[[], None]:
@@ -309,50 +322,3 @@ def _compile_evaluations_ahead(built: Built, params: Params) -> Callable[[], Non
     thread = threading.Thread(target=compile, name="agnosticfl-evaluation")
     thread.start()
     return thread.join
-
-
-def _lookout(
-    built: Built, spending: Spending, say: Callable[[str], Any], ready: Callable[[], None]
-) -> Lookout:
-    """What held-out clients say of the model every few rounds, when evaluations are `ready`."""
-    config, heldout = built.config, built.data.heldout
-    every = config.evaluation_every
-    if every == 0:
-        return lambda _t, _params: NO_LOOK
-    if built.judge is not None:
-        return _clients_lookout(config, built.judge, say)
-    if heldout is None or not processes.is_first():
-        return lambda _t, _params: NO_LOOK
-    clients = some_clients(heldout, config.evaluation_clients, config.seed)
-    unseen = absent_domains(heldout, clients)
-    if unseen and "heldout" not in built.looks:
-        say(
-            f"warning: the {len(clients)} held-out clients that are looked at have no example of"
-            f" {', '.join(unseen)}: looks, and the choice of the best model, cannot see it"
-        )
-    measure = full_evaluator(built.model, heldout, config.evaluation_batch_size, clients)
-
-    def look(t: int, params: Params) -> Look:
-        if t % every:
-            return NO_LOOK
-        ready()
-        found = spending.charge_look("heldout", measure(params))
-        return NO_LOOK if found is None else Look(found.domains)
-
-    return look
-
-
-def _clients_lookout(config: Config, judge: Judge, say: Callable[[str], Any]) -> Lookout:
-    """The same where clients look at examples that they keep."""
-
-    def look(t: int, params: Params) -> Look:
-        if t % config.evaluation_every or not processes.is_first():
-            return NO_LOOK
-        found = judge(params, question(config, "look", t, "heldout"))
-        if any(found.examples):
-            return Look(found.domains, found.sent)
-        hidden = "" if config.dp is None else ", or noise hides what they said"
-        say(f"warning: no client had an example to look at after round {t}{hidden}")
-        return Look(None, found.sent)
-
-    return look

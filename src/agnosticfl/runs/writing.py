@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records and checkpoints of a run, written by threads while the next rounds go on.
+"""Records, models and checkpoints of a run, written by threads while the next rounds go on.
 
-One thread writes records, in their order; another one saves states, each when the records up to its
-round are written, so a checkpoint never knows of a round that `metrics.jsonl` does not have. What
-goes wrong is raised in the thread of the rounds.
+One thread writes records and the best model, in their order; another one saves states, each when
+the records up to its round are written, so a checkpoint never knows of a round that `metrics.jsonl`
+does not have. What goes wrong is raised in the thread of the rounds.
 """
 
 import queue
@@ -29,7 +29,8 @@ class Writer:
         self._records = _Thread("agnosticfl-records", self._failed)
         self._states = _Thread("agnosticfl-states", self._failed)
         self._waiting: dict[int, ServerState] = {}  # round -> a state that is to be saved
-        self._lock = threading.Lock()  # of these
+        self._best: Callable[[], None] | None = None  # what writes the best model
+        self._lock = threading.Lock()  # of these two
         self._safe = checkpoint.has_any(self._folder)  # whether there is one to go on from
 
     def record(self, record: Record) -> None:
@@ -38,6 +39,23 @@ class Writer:
         def write() -> None:
             with span("records"):
                 self._book.write(record)
+
+        self._enqueue(write)
+
+    def keep(self, best: Callable[[], None]) -> None:
+        """Writes the best model so far, before all records and states that come after it.
+
+        One that a better one would replace before it is begun is not written.
+        """
+        with self._lock:
+            self._best = best
+
+        def write() -> None:
+            with self._lock:
+                found, self._best = self._best, None
+            if found is not None:
+                with span("best model"):
+                    found()
 
         self._enqueue(write)
 
