@@ -145,6 +145,31 @@ def test_a_run_says_who_is_trusted_and_does_not_go_on(tmp_path: Path):
         run(private_toy(), tmp_path / "run", resume=True)
 
 
+def test_a_run_keeps_the_rounds_of_its_clients_as_far_apart_as_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    played: dict[int, set[int]] = {}
+
+    def watched(*given: Any) -> Any:
+        sampler = in_turns(*given)
+
+        def sample(t: int) -> np.ndarray:
+            cohort = sampler(t)
+            played[t] = set(cohort.tolist())
+            return cohort
+
+        return sample
+
+    monkeypatch.setattr("agnosticfl.runs.build.in_turns", watched)
+    apart = run(private_toy(), tmp_path / "run")["privacy"]["rounds_between_two_of_a_client"]
+    assert sorted(played) == list(range(1, 7))
+    assert 1 < apart < 6
+    for t, cohort in played.items():
+        sooner = set[int]().union(*(played[s] for s in range(max(t - apart + 1, 1), t)))
+        assert not cohort & sooner
+    assert played[1] & played[1 + apart]
+
+
 def test_clients_cannot_add_correlated_noise():
     facts = RunFacts(contribution_shapes(linear(), 2), ROUNDS, 10, 60)
     with pytest.raises(

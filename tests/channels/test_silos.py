@@ -78,6 +78,8 @@ def test_a_run_names_both_units_and_what_each_silo_spent(tmp_path: Path):
     spent = run(config, tmp_path / "run")["privacy"]
     assert spent["unit"] == "owner of examples (patient) within a silo"
     assert spent["silo_as_a_whole"] == "not covered"
+    measured = spent["measured"]["test"]  # those clients are owners, too
+    assert (measured["unit"], measured["silo_as_a_whole"]) == (spent["unit"], "not covered")
     assert len(spent["silos"]) == 2
     assert max(own["epsilon"] for own in spent["silos"].values()) == spent["epsilon"]
     assert all(0 < own["epsilon"] <= 30 for own in spent["silos"].values())

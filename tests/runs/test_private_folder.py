@@ -197,6 +197,7 @@ def test_what_is_not_noised_is_not_there(tmp_path: Path, monkeypatch: pytest.Mon
     assert spent["heldout"]["looks"] == 3 + 3  # in rounds 2, 4, 6; the last, the mean, the best
     assert spent["test"]["looks"] == 3
     assert all(0 < said["epsilon"] <= 20 for said in spent.values())
+    assert all(said["unit"] == "client, with all that it holds" for said in spent.values())
 
 
 def test_public_clients_are_measured_as_they_are(tmp_path: Path):

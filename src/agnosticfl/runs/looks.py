@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from agnosticfl.channels.dp import for_whom
 from agnosticfl.channels.dp.noise import rounding_sensitivity
 from agnosticfl.core.evaluate import Evaluation, Measured, Results, Values
 from agnosticfl.core.federated import FederatedData, Splits
@@ -116,16 +117,16 @@ def _largest(config: Config, how: Reading) -> float:
     return LARGEST_SHARE if how.higher_is_better else float(config.dp.get("loss", 5.0))
 
 
-def statement(looks: Looks, charged: Mapping[str, int]) -> dict[str, Any]:
+def statement(config: Config, looks: Looks, charged: Mapping[str, int]) -> dict[str, Any]:
     """What the looks so far have spent, for `privacy.json`."""
+    unit = for_whom(owners=(config.dp or {}).get("silos") is not None)
     return {
         split: {
             "epsilon": accounting.spent(look.budget, [Charge(look.noise, charged.get(split, 0))]),
             "delta": look.budget.delta,
             "looks": charged.get(split, 0),
             "noise_multiplier": look.noise,
-            "unit": "client",
-            "adjacency": "one client replaced by any other",
+            **unit,
         }
         for split, look in looks.items()
     }

@@ -147,5 +147,5 @@ class Spending:
                 "paid_for": answers.number,  # in epsilon, from the first round on
                 "noise_multiplier": answers.scale.noise,
             }
-        measured = looks.statement(built.looks, self._looks)
+        measured = looks.statement(built.config, built.looks, self._looks)
         write_json(self._file, {**said, **({"measured": measured} if measured else {})})

@@ -389,11 +389,28 @@ def _by_shares(privacy: Privacy) -> dict[str, Any]:
     return {"trusted": f"nobody, if {honest} clients in every sum are honest", "honest": honest}
 
 
-def _for_clients(privacy: Privacy) -> dict[str, Any]:
+def for_whom(owners: bool) -> dict[str, str]:
+    """The unit of privacy, and what that means for the other one: both are in every statement.
+
+    Args:
+      owners: whether the data's clients are owners of examples, who are in silos.
+    """
+    if owners:
+        return {
+            "unit": "owner of examples (patient) within a silo",
+            "silo_as_a_whole": "not covered",
+            "adjacency": "one owner of one silo replaced by any other",
+        }
     return {
         "unit": "client, with all that it holds",
         "owners_within_a_client": "covered by the client's epsilon",
         "adjacency": "one client replaced by any other",
+    }
+
+
+def _for_clients(privacy: Privacy) -> dict[str, Any]:
+    return {
+        **for_whom(owners=False),
         "trusted": "nobody" if privacy.mode == "distributed" else "the server, with the sum",
     }
 
@@ -401,9 +418,7 @@ def _for_clients(privacy: Privacy) -> dict[str, Any]:
 def _for_owners(privacy: Privacy, charges: tuple[Charge, ...]) -> dict[str, Any]:
     assert privacy.silos is not None
     return {
-        "unit": "owner of examples (patient) within a silo",
-        "silo_as_a_whole": "not covered",
-        "adjacency": "one owner of one silo replaced by any other",
+        **for_whom(owners=True),
         "trusted": "each silo, with its own owners' sum"
         if privacy.mode == "central"
         else "each silo, with its own owners' sum; the server sees no silo's",
