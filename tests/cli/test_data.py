@@ -2,6 +2,7 @@
 """The data commands as a user types them."""
 
 import json
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -15,6 +16,7 @@ from agnosticfl.cli.data import data_app
 from agnosticfl.data.store.reader import open_store
 from agnosticfl.errors import one_line_errors
 from agnosticfl.registry import LOADERS
+from tests.helpers.command_line import command
 
 CSV = "who,land,age,kind\nbo,us,1,dog\nal,ar,2,cat\nbo,ar,3,cat\n"
 
@@ -32,11 +34,11 @@ def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
     """Calls `data …` in an empty folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.csv").write_text(CSV)
-    command = typer.main.get_command(data_app)
+    app = typer.main.get_command(data_app)
 
     def run(line: str) -> Result:
         with pytest.raises(SystemExit) as ended, one_line_errors():
-            command(line.split(), prog_name="data")
+            app(line.split(), prog_name="data")
         shown = capsys.readouterr()
         return Result(ended.value.code, shown.out, shown.err)
 
@@ -44,6 +46,13 @@ def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
 
 
 PREPARE = "prepare arrays rows.csv --client who --domain land --label kind --out s"
+
+
+def test_a_process_that_made_a_store_ends_without_a_word(call: Any, tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("data", *PREPARE.split()), cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.splitlines() == call(PREPARE.replace("--out s", "--out t")).err.splitlines()
 
 
 def test_prepare_info_check(call: Any, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_an_array_is_divided_along_its_longest_axis_that_can_be():
 
 @functools.cache
 def problem(name: str) -> tuple[Model, FederatedData]:
-    """A small model of each kind, yet not tiny, with made-up examples of five clients."""
+    """A small model of each kind, yet not tiny, with synthetic examples of five clients."""
     rng = np.random.default_rng(0)
     sizes = [6, 2, 2, 2, 2]  # so that two groups have different numbers of steps
     owner, n = np.repeat(np.arange(5), sizes), sum(sizes)
