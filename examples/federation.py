@@ -4,7 +4,7 @@
 #
 # Three clinics train one model, and each keeps its table. Every command below is one that a person
 # types on a machine of the federation; here all of them talk over loopback. (In a clone: `pip
-# install '.[deploy,torch]'`.) [Federations of real machines](../docs/deploy.md) tells the rest:
+# install '.[deploy,torch]'`.) [Federations of real machines](../docs/deploy.md) has the rest:
 # secure sums, rosters, what a client enforces.
 
 # %%
@@ -30,8 +30,8 @@ def agnosticfl(*words: str) -> None:
 # %% [markdown]
 # ## The tables
 #
-# One of each clinic, and a public one, by which all tables are prepared alike and on which the
-# server tests.
+# There is one for each clinic, and a public one: all tables are prepared as it is, and the server
+# tests on it.
 
 # %%
 rng = np.random.default_rng(0)
@@ -53,7 +53,7 @@ pd.concat([visits(200, clinic) for clinic in CLINICS]).to_csv("public.csv", inde
 # ## The operator of the server
 #
 # Keys, a task, and the app that everybody runs. Two of its files are changed, so that clients train
-# a module of PyTorch.
+# a PyTorch module.
 
 # %%
 roles = ["--client", "patient", "--domain", "clinic"]

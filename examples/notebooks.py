@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a notebook beside each example: `python examples/notebooks.py`.
 
-An example is a program in cells: `# %%` begins one of code, `# %% [markdown]` one of words, which
-stand in comments. So it runs as it is, opens as a notebook, and is a page of the documentation.
+An example is a program in cells: `# %%` begins a cell of code, `# %% [markdown]` one of words,
+which stand in comments. So it runs as it is, opens as a notebook, and is a page of the
+documentation.
 """
 
 import json

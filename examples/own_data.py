@@ -15,8 +15,8 @@ import agnosticfl as afl
 # %% [markdown]
 # ## The data
 #
-# Synthetic: whether a treatment helps follows another rule in the village than in the city, and the
-# village has a tenth of the patients. Put your own frame in its place.
+# It is synthetic: whether a treatment helps follows a different rule in the village than in the
+# city, and the village has a tenth of the patients. Put your own frame in its place.
 
 # %%
 rng = np.random.default_rng(0)

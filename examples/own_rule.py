@@ -3,7 +3,7 @@
 # # A weight rule of one's own
 #
 # A rule says how the domain weights λ move. It is a pair of functions: `init` takes the first λ,
-# `update` takes the rule's state and what the round has told of the domains, and gives the next λ.
+# `update` takes the rule's state and what the round said of the domains, and gives the next λ.
 # Here is one that shares all weight equally among the two domains that are served worst.
 
 # %%

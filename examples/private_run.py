@@ -17,7 +17,7 @@ import agnosticfl as afl
 
 # %% [markdown]
 # Five thousand clients of eight examples each. Test and held-out clients are public here: their
-# numbers may be told as they are.
+# numbers may be published as they are.
 
 # %%
 rng = np.random.default_rng(0)
@@ -56,7 +56,7 @@ afl.study(
 )
 
 # %% [markdown]
-# What it spent, and what it came to.
+# What the run spent, and how well its model does.
 
 # %%
 summary = json.loads(Path("private/afa-seed0/summary.json").read_text())
