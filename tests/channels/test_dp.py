@@ -12,7 +12,8 @@ from agnosticfl.core.channel import message_shapes
 from agnosticfl.core.contribution import contribution_shapes
 from agnosticfl.core.state import Window
 from agnosticfl.errors import BadInput
-from agnosticfl.runs.build import build, build_channel
+from agnosticfl.runs.build import build
+from agnosticfl.runs.build_channel import build_channel
 from agnosticfl.runs.resolve import resolve
 from tests.helpers.problems import linear
 

@@ -160,7 +160,7 @@ def test_a_run_keeps_the_rounds_of_its_clients_as_far_apart_as_it_says(
 
         return sample
 
-    monkeypatch.setattr("agnosticfl.runs.build.in_turns", watched)
+    monkeypatch.setattr("agnosticfl.runs.build_privacy.in_turns", watched)
     apart = run(private_toy(), tmp_path / "run")["privacy"]["rounds_between_two_of_a_client"]
     assert sorted(played) == list(range(1, 7))
     assert 1 < apart < 6

@@ -16,7 +16,7 @@ from agnosticfl.core import threefry, tree
 from agnosticfl.core.contribution import ClientSum
 from agnosticfl.deploy import wire
 from agnosticfl.deploy.task import federated_config
-from agnosticfl.runs.build import build_channel
+from agnosticfl.runs.build_channel import build_channel
 from agnosticfl.runs.config import Config, most_clients
 from agnosticfl.runs.judging import bounds_of
 from agnosticfl.runs.resolve import resolve

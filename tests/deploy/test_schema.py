@@ -14,7 +14,8 @@ from agnosticfl.core.federated import About
 from agnosticfl.data.loaders import synthetic
 from agnosticfl.data.loaders.arrays import load
 from agnosticfl.data.store import open_store, write_store
-from agnosticfl.deploy.flower.client_app import LOG, client_app, node_data
+from agnosticfl.deploy.flower.client_app import LOG, client_app
+from agnosticfl.deploy.flower.node_data import node_data
 from agnosticfl.deploy.flower.records import ROUND
 from agnosticfl.deploy.flower.server_app import server_data
 from agnosticfl.deploy.schema import differences, read_schema, schema_of, shown

@@ -13,7 +13,7 @@ from agnosticfl.core.model import Model
 from agnosticfl.data.loaders import synthetic
 from agnosticfl.data.sources.store import stored
 from agnosticfl.data.store import write_store
-from agnosticfl.runs.build import check_features
+from agnosticfl.runs.features import check_features
 
 
 def splits(features: dict[str, Any], vocabulary_size: int | None = None) -> Splits:

@@ -13,8 +13,9 @@ from agnosticfl.errors import BadInput
 from agnosticfl.files import read_json
 from agnosticfl.registry import MODELS, SOURCES
 from agnosticfl.report import load_runs, write_report
-from agnosticfl.runs.build import Built, assemble, build, build_engine, kept_by_clients
+from agnosticfl.runs.build import Built, assemble, build, build_engine
 from agnosticfl.runs.config import Config
+from agnosticfl.runs.parts import kept_by_clients
 from agnosticfl.runs.questions import Question, num_questions, question, split_asked
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import run

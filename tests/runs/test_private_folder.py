@@ -24,7 +24,8 @@ from agnosticfl.privacy.entropy import Secrets, secret_of_a_test, stretched
 from agnosticfl.privacy.noise_source import noise_source
 from agnosticfl.report import write_report
 from agnosticfl.runs import checkpoint, looks
-from agnosticfl.runs.build import build, build_privacy
+from agnosticfl.runs.build import build
+from agnosticfl.runs.build_privacy import build_privacy
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import run
@@ -118,7 +119,7 @@ def constant_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         return lambda total, sigma: np.arange(50, 50 + total.size) * np.float32(sigma)
 
     monkeypatch.setattr("agnosticfl.channels.dp.independent", noise_alone)
-    monkeypatch.setattr("agnosticfl.runs.build.independent", as_many_sigmas)
+    monkeypatch.setattr("agnosticfl.runs.build_privacy.independent", as_many_sigmas)
     monkeypatch.setattr(
         "agnosticfl.runs.looks.discrete_gaussian",
         lambda sigma, size, _: Hiding(
@@ -178,7 +179,7 @@ def test_that_test_sees_a_number_that_was_not_noised(
 
 def test_what_is_not_noised_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder, secret = tmp_path / "points", bytes(range(100, 132))
-    monkeypatch.setattr("agnosticfl.runs.build.fresh_secret", lambda: secret)
+    monkeypatch.setattr("agnosticfl.runs.build_privacy.fresh_secret", lambda: secret)
     files, _ = played(folder, 1)
     everything = b"".join(p.read_bytes() for p in (folder / "run").rglob("*") if p.is_file())
     assert secret not in everything

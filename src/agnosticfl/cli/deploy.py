@@ -156,8 +156,8 @@ def _of_clients(config: Any) -> Any:
     """A store that only says what the clients' data is like, if clients evaluate; else None."""
     from agnosticfl.data.sources.store import whatever_there_is
     from agnosticfl.registry import MODELS
-    from agnosticfl.runs.build import check_features
     from agnosticfl.runs.config import most_clients
+    from agnosticfl.runs.features import check_features
     from agnosticfl.runs.judging import check_judged
 
     path = config.data.get("path", "")

@@ -229,7 +229,8 @@ def check_private(config: Config, model: "Model", data: "Splits") -> None:
     """Refuses what would leak in a federation of this model, whose clients' data is like `data`."""
     from agnosticfl.core.contribution import contribution_shapes
     from agnosticfl.core.evaluate import metric_readings
-    from agnosticfl.runs.build import build_channel, check_learnt
+    from agnosticfl.runs.build_channel import build_channel
+    from agnosticfl.runs.build_privacy import check_learnt
     from agnosticfl.runs.looks import build_looks
 
     check_learnt(data)

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """User-level differential privacy: a client's whole contribution is clipped, and the sum noised.
 
-`clipping.py` makes one vector of norm at most 1 of a contribution, `noise.py` whole numbers of it
-and noises their sum. What noise is and costs is in the room `privacy`; docs/privacy.md says what is
-promised.
+Here is what a task's `[dp]` means: the noise and how it is counted. `clipping.py` makes one vector
+of norm at most 1 of a contribution, `noise.py` whole numbers of it and noises their sum;
+`resuming.py` finds the noise of a run that goes on, and `statements.py` says what was spent. What
+noise is and costs is in the room `privacy`; docs/privacy.md says what is promised.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta
 
-from agnosticfl.channels.dp.clipping import ClipBounds, PrivacyState, follow, private, vector_size
+from agnosticfl.channels.dp.clipping import ClipBounds, follow, private, vector_size
 from agnosticfl.channels.dp.ftrl import (
     KINDS,
     Strategy,
@@ -22,7 +23,6 @@ from agnosticfl.channels.dp.ftrl import (
     sensitivity_of,
 )
 from agnosticfl.channels.dp.noise import (
-    ROOM,
     Scale,
     by_clients,
     independent,
@@ -30,67 +30,28 @@ from agnosticfl.channels.dp.noise import (
     scale_for,
     units_for,
 )
-from agnosticfl.channels.dp.questions import Answers, Questions, find_answers
+from agnosticfl.channels.dp.private_run import Federation, Privacy, RunFacts
+from agnosticfl.channels.dp.questions import find_answers
+from agnosticfl.channels.dp.resuming import going_on
+from agnosticfl.channels.dp.statements import NOT_PRIVATE, for_whom, statement
 from agnosticfl.core import tree
-from agnosticfl.core.channel import ChannelBuilder
-from agnosticfl.core.contribution import ChannelState, ClientSum
-from agnosticfl.core.lazy_jax import jnp
 from agnosticfl.errors import check, choose
 from agnosticfl.options import AtLeastOne, Positive
-from agnosticfl.privacy import accounting, ledger
-from agnosticfl.privacy.accounting import NOTHING_ASKED, ROUNDED, Accountant, Budget, Charge
+from agnosticfl.privacy import accounting
+from agnosticfl.privacy.accounting import NOTHING_ASKED, ROUNDED, Accountant, Asked, Budget
 from agnosticfl.privacy.entropy import Secrets, fresh_secret
-from agnosticfl.privacy.ledger import Plan
 from agnosticfl.privacy.noise_source import noise_source
-from agnosticfl.privacy.secret_cohorts import Silo
 
-if TYPE_CHECKING:
-    from agnosticfl.core.state import ServerState  # its module needs JAX
-
-NOT_PRIVATE = "NOT PRIVATE: the noise follows from dp.test_seed, and anybody can subtract it"
-
-
-class RunFacts(NamedTuple):
-    """What a run's privacy depends on, besides the options of its budget."""
-
-    like: ClientSum  # shapes of a contribution
-    rounds: int  # T
-    clients_per_round: int  # c
-    num_clients: int  # K
-    secrets: Secrets | None = None  # the run's own; fresh ones if None
-    silos: Sequence[Silo] | None = None  # where clients are, if those are owners of examples
-    sums: int | None = None  # of one client that are opened in all; T if None
-    federation: "Federation | None" = None  # if clients are somewhere else
-    questions: Questions | None = None  # to all clients besides the sums, with noise of their own
-
-
-class Federation(NamedTuple):
-    """Clients that add their shares of the noise themselves, and keep count of what they spend."""
-
-    most_clients: int  # in a sum
-    asked: Callable[[], int]  # how many sums they were asked for so far
-
-
-class Privacy(NamedTuple):
-    """A differentially private run."""
-
-    channel: ChannelBuilder
-    budget: Budget
-    mode: str
-    population: int
-    scale: Scale
-    clip: ClipBounds  # the first bounds
-    bounds: str  # how they move, in words
-    test_seed: int | None
-    strategy: Strategy | None = None  # of correlated noise
-    silos: Mapping[str, tuple[int, int, Accountant]] | None = (
-        None  # owners, per round, what it costs
-    )
-    federation: Federation | None = None
-    answers: Answers | None = None  # the noise of what all clients are asked besides
-    # Of the held-out clients, if their losses move λ. Nobody is in both groups, so a client spends
-    # what its own group does.
-    reports: "Privacy | None" = None
+__all__ = [
+    "NOT_PRIVATE",
+    "Federation",
+    "Privacy",
+    "RunFacts",
+    "differential_privacy",
+    "for_whom",
+    "going_on",
+    "statement",
+]
 
 
 def differential_privacy(
@@ -146,105 +107,30 @@ def differential_privacy(
     del public, silos  # of those who train, nobody; `run` knows the silos
     c = run.clients_per_round
     population = run.num_clients if population is None else population
-    choose(mode, ("central", "distributed"), "mode of dp")
-    choose(noise, ("independent", *KINDS), "noise of dp")
-    check(
-        noise == "independent" or mode == "central",
-        f"dp: noise is {noise!r}, which a server adds that is trusted with the sum; what clients"
-        " add themselves is independent",
-    )
-    check(
-        c <= population <= run.num_clients,
-        f"dp: the accounting assumes a population of {population} clients; it must be at least"
-        f" the clients per round, {c}, and the data has {run.num_clients}",
-    )
-    for name, value in (("clip", clip), ("examples", examples), ("loss", loss)):
-        check(0 < value < math.inf, f"dp: {name} is {value}; it must be a number above 0")
-    check(1 <= weight < math.inf, f"dp: weight is {weight}; it must be a number of at least 1")
-    check(0 <= quantile < 1, f"dp: quantile is {quantile}; it must be from 0 (fixed) to below 1")
-    size = vector_size(run.like)
-    places = 1 if run.silos is None else len(run.silos)
-    by_each = mode == "distributed" and run.silos is None
-    check(
-        honest is None or (by_each and honest <= c),
-        f"dp: honest is {honest}; it is for noise that each of c clients adds (mode 'distributed',"
-        f" no silos), and at most c = {c}",
-    )
-    draws = c if by_each else places  # every silo noises its own sum
-    shares = (honest or c) if by_each else 1 if mode == "central" else places
-    most = c if run.federation is None else run.federation.most_clients
-    wide = math.sqrt(most / shares) if by_each else 1.0
-    sums = run.rounds if run.sums is None else run.sums
-    check(
-        run.silos is None or noise == "independent",
-        "dp: silos add noise of their own, which is independent from round to round",
-    )
-    rates = [s.per_round / len(s.owners) for s in run.silos] if run.silos else [c / population]
-    strategy = None
-    if noise != "independent":
-        turns = population // c
-        check(
-            run.federation is not None or (separation or 1) <= turns,
-            f"dp: separation is {separation}; where {c} of {population} clients take part in a"
-            f" round, a client's turn comes every {turns} rounds",
-        )
-        strategy = find_strategy(noise, run.rounds, separation or turns)
-    check(
-        noise != "independent" or separation is None,
-        f"dp: separation is {separation}; independent noise needs none",
-    )
-
+    _check_choices(run, mode, noise, population)
+    _check_bounds(clip, examples, loss, weight, quantile)
+    sharing = _sharing(run, mode, honest)
+    strategy = _strategy(run, noise, separation, population)
     answers = None if run.questions is None else find_answers(run.questions, epsilon, delta)
     asked = NOTHING_ASKED if answers is None else answers.asked
+    size = vector_size(run.like)
+    counting = Counting(run, size, sharing, strategy, asked)
+    rates = [s.per_round / len(s.owners) for s in run.silos] if run.silos else [c / population]
+    budget = Budget(epsilon, delta, counting.accountant(max(rates)))
+    scale = _scale(accounting.check_budget(budget), counting, noise_multiplier)
+    _check_fine(run, strategy, size, scale.units)
+    budget = budget._replace(accountant=counting.accountant(max(rates), scale.units))
+    accounting.check_rounds(budget, scale.noise, counting.sums)
 
-    def units_of(z: float) -> int:
-        return units_for(most, z * wide)
-
-    def accountant(units: int | None, rate: float) -> Accountant:
-        """With these units, or with those that suit each z."""
-
-        def sensitivity(z: float) -> float:
-            if run.federation is not None:
-                return 1 + ROUNDED  # of all kinds of sums, as every client counts
-            return rounding_sensitivity(size, units or units_of(z))
-
-        def lattice(z: float, rounds: int) -> float:
-            return accounting.off_lattice(z * (units or units_of(z)), rounds * size)
-
-        # Of banded noise, too, what a client's rounds cost adds up: they share no row of C x.
-        if by_each or run.federation is not None:
-            return accounting.known_cohorts(sensitivity)
-        if (found := strategy) is not None:
-            return accounting.one_release(
-                lambda z: sensitivity_of(found, size, units or units_of(z)), lattice, asked
-            )
-        return accounting.sampled_gaussian(rate, sensitivity, lattice, asked)
-
-    worst = max(rates)
-    budget = accounting.check_budget(Budget(epsilon, delta, accountant(None, worst)))
-    z = noise_multiplier
-    if z is None:
-        z = accounting.find_noise(budget, sums)
-    check(0 < z < math.inf, f"dp: noise_multiplier is {z}; it must be a number above 0")
-    units = units_of(z)
-    _check_fine(run, strategy, size, units)
-    budget, scale = (
-        budget._replace(accountant=accountant(units, worst)),
-        scale_for(z, units, shares),
-    )
-    spread = math.sqrt(draws / shares) if strategy is None else strategy.spread
-    scale = scale._replace(spread=spread)
-    accounting.check_rounds(budget, scale.noise, sums)
     reports = not [*tree.leaves(run.like.weighted_delta)]
     following = follow(quantile, scale.noise * scale.spread, c, run.rounds)
     source = noise_source(run.secrets or Secrets(fresh_secret()))
-    release = independent(source, draws) if run.federation is None else by_clients
+    release = independent(source, sharing.draws) if run.federation is None else by_clients
     release = release if strategy is None else correlated(source, strategy)
     bounds = ClipBounds(clip * examples, loss * examples, examples)
     channel = private(bounds, scale, c, following, release, reports, weight)
-    words = "fixed" if following is None else f"move after every {following.every} rounds"
-    counted = {
-        silo.name: (len(silo.owners), silo.per_round, accountant(units, rate))
+    silo_costs = {
+        silo.name: (len(silo.owners), silo.per_round, counting.accountant(rate, scale.units))
         for silo, rate in zip(run.silos or (), rates, strict=False)
     }
     return Privacy(
@@ -254,13 +140,142 @@ def differential_privacy(
         population,
         scale,
         bounds,
-        words,
+        "fixed" if following is None else f"move after every {following.every} rounds",
         test_seed,
         strategy,
-        counted or None,
+        silo_costs or None,
         run.federation,
         answers,
     )
+
+
+class Sharing(NamedTuple):
+    """Who adds noise to a sum, and for how many clients it has room."""
+
+    by_each: bool  # every client of it adds its share
+    draws: int  # of noise that are added up
+    enough: int  # draws that are noise z by themselves
+    most: int  # clients in a sum
+
+    @property
+    def widest(self) -> float:
+        """The deviation of the noise when all have added theirs, if z is 1."""
+        return math.sqrt(self.most / self.enough) if self.by_each else 1.0
+
+
+def _sharing(run: RunFacts, mode: str, honest: int | None) -> Sharing:
+    """Clients noise their own sum in a distributed run; every silo noises its own in any."""
+    c, places = run.clients_per_round, 1 if run.silos is None else len(run.silos)
+    by_each = mode == "distributed" and run.silos is None
+    check(
+        honest is None or (by_each and honest <= c),
+        f"dp: honest is {honest}; it is for noise that each of c clients adds (mode 'distributed',"
+        f" no silos), and at most c = {c}",
+    )
+    most = c if run.federation is None else run.federation.most_clients
+    if by_each:
+        return Sharing(True, c, honest or c, most)
+    return Sharing(False, places, 1 if mode == "central" else places, most)
+
+
+def _strategy(
+    run: RunFacts, noise: str, separation: int | None, population: int
+) -> Strategy | None:
+    """How the noise of one round takes back that of earlier ones; None if it is independent."""
+    if noise == "independent":
+        check(
+            separation is None,
+            f"dp: separation is {separation}; independent noise needs none",
+        )
+        return None
+    c = run.clients_per_round
+    turns = population // c
+    check(
+        run.federation is not None or (separation or 1) <= turns,
+        f"dp: separation is {separation}; where {c} of {population} clients take part in a"
+        f" round, a client's turn comes every {turns} rounds",
+    )
+    return find_strategy(noise, run.rounds, separation or turns)
+
+
+class Counting(NamedTuple):
+    """How it is counted what a run's sums cost."""
+
+    run: RunFacts
+    size: int  # numbers in a client's vector
+    sharing: Sharing
+    strategy: Strategy | None
+    asked: Asked  # besides the rounds
+
+    @property
+    def sums(self) -> int:
+        """Of one client, that are opened in all."""
+        return self.run.rounds if self.run.sums is None else self.run.sums
+
+    def units(self, z: float) -> int:
+        """The finest for which a sum has room."""
+        return units_for(self.sharing.most, z * self.sharing.widest)
+
+    def accountant(self, rate: float, units: int | None = None) -> Accountant:
+        """With these units, or with those that suit each z."""
+
+        def sensitivity(z: float) -> float:
+            if self.run.federation is not None:
+                return 1 + ROUNDED  # of all kinds of sums, as every client counts
+            return rounding_sensitivity(self.size, units or self.units(z))
+
+        def lattice(z: float, rounds: int) -> float:
+            return accounting.off_lattice(z * (units or self.units(z)), rounds * self.size)
+
+        # Of banded noise, too, what a client's rounds cost adds up: they share no row of C x.
+        if self.sharing.by_each or self.run.federation is not None:
+            return accounting.known_cohorts(sensitivity)
+        if (found := self.strategy) is not None:
+            return accounting.one_release(
+                lambda z: sensitivity_of(found, self.size, units or self.units(z)),
+                lattice,
+                self.asked,
+            )
+        return accounting.sampled_gaussian(rate, sensitivity, lattice, self.asked)
+
+
+def _scale(budget: Budget, counting: Counting, z: float | None) -> Scale:
+    """The noise that was asked for, or the least that the budget allows."""
+    z = accounting.find_noise(budget, counting.sums) if z is None else z
+    check(0 < z < math.inf, f"dp: noise_multiplier is {z}; it must be a number above 0")
+    sharing, strategy = counting.sharing, counting.strategy
+    spread = math.sqrt(sharing.draws / sharing.enough) if strategy is None else strategy.spread
+    return scale_for(z, counting.units(z), sharing.enough)._replace(spread=spread)
+
+
+def _check_choices(run: RunFacts, mode: str, noise: str, population: int) -> None:
+    """Refuses what cannot go together."""
+    choose(mode, ("central", "distributed"), "mode of dp")
+    choose(noise, ("independent", *KINDS), "noise of dp")
+    check(
+        noise == "independent" or mode == "central",
+        f"dp: noise is {noise!r}, which a server adds that is trusted with the sum; what clients"
+        " add themselves is independent",
+    )
+    check(
+        noise == "independent" or run.silos is None,
+        "dp: silos add noise of their own, which is independent from round to round",
+    )
+    check(
+        run.clients_per_round <= population <= run.num_clients,
+        f"dp: the accounting assumes a population of {population} clients; it must be at least"
+        f" the clients per round, {run.clients_per_round}, and the data has {run.num_clients}",
+    )
+
+
+def _check_bounds(
+    clip: float, examples: float, loss: float, weight: float, quantile: float
+) -> None:
+    """Refuses bounds that bound nothing."""
+    for name, value in (("clip", clip), ("examples", examples), ("loss", loss)):
+        check(0 < value < math.inf, f"dp: {name} is {value}; it must be a number above 0")
+    check(1 <= weight < math.inf, f"dp: weight is {weight}; it must be a number of at least 1")
+    check(0 <= quantile < 1, f"dp: quantile is {quantile}; it must be from 0 (fixed) to below 1")
 
 
 def _check_fine(run: RunFacts, strategy: Strategy | None, size: int, units: int) -> None:
@@ -274,191 +289,3 @@ def _check_fine(run: RunFacts, strategy: Strategy | None, size: int, units: int)
         f" {longer:.2g} longer by rounding; a federation counts with {ROUNDED:.2g}: fewer clients"
         " per round, or a smaller model",
     )
-
-
-def going_on(
-    privacy: Privacy,
-    state: "ServerState",
-    before: Mapping[str, Any] | None,
-    rounds: int,
-    place: str,
-) -> "tuple[ServerState, list[Plan]]":
-    """The state with the noise for the rounds that are left, and what stands in the ledger.
-
-    Refused if nothing of the budget is left for them.
-
-    Args:
-      before: the statement that an interrupted run left, at `place`; None at the start.
-    """
-    done = int(state.round)
-    check(
-        privacy.strategy is None or before is None,
-        "dp: a run with correlated noise cannot go on, since the noise that it would take back was"
-        f" secret and is gone; what it spent stands in {place}: start anew, with a budget of its"
-        " own",
-    )
-    if privacy.federation is not None:  # whose clients keep count of what the task says
-        return state, [Plan((), privacy.scale.noise)]
-    check(
-        done == 0 or before is not None,
-        f"{place} is missing: what {done} rounds of this run have spent is not known",
-    )
-    plans: list[Plan] = []
-    for number, (group, own) in enumerate(_groups(privacy, state)):
-        said = before if number == 0 or before is None else before.get("heldout", {})
-        charges = () if said is None else ledger.from_rows(said, place)
-        plans.append(ledger.plan(group.budget, charges, done, _noise(group, own), rounds))
-        check(
-            plans[-1].noise <= ROOM * _noise(group, own),
-            f"dp: {sum(c.rounds for c in charges)} rounds were charged already; the"
-            f" {rounds - done} that are left would need noise multiplier {plans[-1].noise:.3g} to"
-            f" stay within epsilon {group.budget.epsilon}, and had {_noise(group, own):.3g}:"
-            " start anew, with a budget of its own",
-        )
-    noises = [plan.noise for plan in plans]
-    state = state._replace(channel_state=_with_noise(privacy, state.channel_state, noises[0]))
-    if privacy.reports is not None:
-        reporting = _with_noise(privacy.reports, state.report_state, noises[1])
-        state = state._replace(report_state=reporting)
-    fresh = [(group, own) for group, own in _groups(privacy, state)]
-    return state, [
-        plan._replace(noise=_noise(*both)) for plan, both in zip(plans, fresh, strict=True)
-    ]
-
-
-def statement(privacy: Privacy, plans: list[Plan], rounds: int) -> dict[str, Any]:
-    """What is spent after `rounds` rounds since the run started or went on, for the run folder."""
-    if privacy.federation is not None:
-        return _spent_by_clients(privacy, privacy.federation)
-    groups = [privacy] if privacy.reports is None else [privacy, privacy.reports]
-    training, *reporting = (
-        _spent(group, ledger.charged(plan, rounds))
-        for group, plan in zip(groups, plans, strict=True)
-    )
-    return {**training, "heldout": reporting[0]} if reporting else training
-
-
-def _groups(privacy: Privacy, state: "ServerState") -> list[tuple[Privacy, ChannelState]]:
-    """Those who train and, if they report, those who are held out, with their channel's state."""
-    training = [(privacy, state.channel_state)]
-    return (
-        training if privacy.reports is None else [*training, (privacy.reports, state.report_state)]
-    )
-
-
-def _spent(privacy: Privacy, charges: tuple[Charge, ...]) -> dict[str, Any]:
-    budget = privacy.budget
-    return {
-        "private": privacy.test_seed is None,
-        **({} if privacy.test_seed is None else {"warning": NOT_PRIVATE}),
-        "epsilon": accounting.spent(budget, charges),
-        "delta": budget.delta,
-        "rounds": sum(charge.rounds for charge in charges),
-        **(_for_clients(privacy) if privacy.silos is None else _for_owners(privacy, charges)),
-        "noise_multiplier": charges[-1].noise if charges else privacy.scale.noise,
-        "charged": ledger.as_rows(charges),
-        "mode": privacy.mode,
-        **_of_strategy(privacy.strategy),
-        "bounds": privacy.bounds,
-        "population": privacy.population,
-        "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
-    }
-
-
-def _spent_by_clients(privacy: Privacy, federation: Federation) -> dict[str, Any]:
-    """What a client that took part in all it could has spent; none goes beyond the budget."""
-    sums, strategy = federation.asked(), privacy.strategy
-    if strategy is not None:
-        sums = min(-(-sums // strategy.separation), strategy.participations)
-    said = _spent(privacy, (Charge(privacy.scale.noise, sums),))
-    for name in ("rounds", "charged", "population"):  # sums are counted; K does not matter
-        del said[name]
-    return {
-        **said,
-        "sums": sums,
-        "epsilon": min(said["epsilon"], privacy.budget.epsilon),
-        **(_by_shares(privacy) if strategy is None else {}),
-        "amplification": "none is claimed: the server knows who takes part",
-        "counted_by": "every client, which keeps a ledger of its own and stops at its budget",
-    }
-
-
-def _by_shares(privacy: Privacy) -> dict[str, Any]:
-    """Of noise that clients add themselves."""
-    honest = privacy.scale.shares
-    return {"trusted": f"nobody, if {honest} clients in every sum are honest", "honest": honest}
-
-
-def for_whom(owners: bool) -> dict[str, str]:
-    """The unit of privacy, and what that means for the other one: both are in every statement.
-
-    Args:
-      owners: whether the data's clients are owners of examples, who are in silos.
-    """
-    if owners:
-        return {
-            "unit": "owner of examples (patient) within a silo",
-            "silo_as_a_whole": "not covered",
-            "adjacency": "one owner of one silo replaced by any other",
-        }
-    return {
-        "unit": "client, with all that it holds",
-        "owners_within_a_client": "covered by the client's epsilon",
-        "adjacency": "one client replaced by any other",
-    }
-
-
-def _for_clients(privacy: Privacy) -> dict[str, Any]:
-    return {
-        **for_whom(owners=False),
-        "trusted": "nobody" if privacy.mode == "distributed" else "the server, with the sum",
-    }
-
-
-def _for_owners(privacy: Privacy, charges: tuple[Charge, ...]) -> dict[str, Any]:
-    assert privacy.silos is not None
-    return {
-        **for_whom(owners=True),
-        "trusted": "each silo, with its own owners' sum"
-        if privacy.mode == "central"
-        else "each silo, with its own owners' sum; the server sees no silo's",
-        "silos": {
-            name: {
-                "epsilon": accounting.spent(privacy.budget._replace(accountant=own), charges),
-                "delta": privacy.budget.delta,
-                "owners": owners,
-                "owners_per_round": each,
-            }
-            for name, (owners, each, own) in privacy.silos.items()
-        },
-    }
-
-
-def _of_strategy(strategy: Strategy | None) -> dict[str, Any]:
-    if strategy is None:
-        return {"noise": "independent"}
-    return {
-        "noise": strategy.words,
-        "rounds_between_two_of_a_client": strategy.separation,
-        "rounds_of_a_client": strategy.participations,
-    }
-
-
-def _noise(privacy: Privacy, own: ChannelState) -> float:
-    """z, as the run itself carries it: what was spent does not change with the configuration."""
-    found = _own_state(own)
-    return int(found.sigma) * math.sqrt(privacy.scale.shares) / float(found.units)
-
-
-def _with_noise(privacy: Privacy, own: ChannelState, noise: float) -> ChannelState:
-    """The same state, with more noise if that is wanted."""
-    found = _own_state(own)
-    if noise <= _noise(privacy, own):
-        return own
-    sigma = scale_for(noise, int(found.units), privacy.scale.shares).sigma
-    return found._replace(sigma=jnp.int32(sigma))
-
-
-def _own_state(own: ChannelState) -> PrivacyState:
-    assert isinstance(own, PrivacyState)
-    return own

@@ -2,17 +2,24 @@
 """The client's side of a federation: a Flower ClientApp around procedure CLIENT of Algorithm 1."""
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from agnosticfl.core.federated import FederatedData, Splits
 from agnosticfl.deploy.flower import audited
+from agnosticfl.deploy.flower.node_data import (
+    NodeData,
+    files_of,
+    name_of,
+    node_data,
+    without_store,
+)
 from agnosticfl.deploy.flower.records import (
     ARRAYS,
     DECLINED,
@@ -26,25 +33,15 @@ from agnosticfl.deploy.flower.records import (
 from agnosticfl.deploy.node import consent, eligibility
 from agnosticfl.deploy.node.contribute import Call, Contribute, answer, jax_client
 from agnosticfl.deploy.node.file_cache import FileCache
-from agnosticfl.deploy.schema import check_schema, schema_of
 from agnosticfl.deploy.served import differences
-from agnosticfl.deploy.task import (
-    FILE,
-    KINDS,
-    TRAINING,
-    FederatedTask,
-    check_program,
-    read_task,
-    terms,
-)
-from agnosticfl.errors import BadInput, check
-from agnosticfl.registry import SOURCES
-from agnosticfl.runs.about import facts_of, facts_of_store
+from agnosticfl.deploy.task import FILE, KINDS, TRAINING, FederatedTask, read_task, terms
+from agnosticfl.errors import BadInput
 from agnosticfl.runs.config import most_clients
 from agnosticfl.secagg.messages import Refused
 
 if TYPE_CHECKING:
     from agnosticfl.core.model import Model  # its module takes a second to load
+    from agnosticfl.secagg.member import Member  # its module needs the extra `secure`
 
 LOG = logging.getLogger("flwr")
 
@@ -68,46 +65,138 @@ def client_app(
         gives one for PyTorch). Without it, a client with a `contribute` of its own has no metrics
         in its audit log's lines of training.
     """
-    app, place, compute = ClientApp(), Path(folder), contribute or jax_client()
-    tasks, holdings, places = FileCache[FederatedTask](), FileCache[NodeData](), FileCache[Any]()
-    noted: dict[str, Any] = {}  # of the message that is being answered, for the audit log
+    app = ClientApp()
+    client = _Client(Path(folder), contribute, policy, model)
+    handlers = {"join": client.join, "secure": client.step, "over": client.over}
+    app.train()(client.noting(client.train))
+    for name, handler in handlers.items():
+        app.query(name)(client.noting(handler))
+    return app
 
-    def agreed() -> FederatedTask:
-        return tasks.get(FILE, [place / FILE], lambda: read_task(place))
 
-    def own_data(context: Context) -> NodeData:
-        task, files = agreed(), _files(context, "data")
-        return holdings.get(
-            _name(context), [place / FILE, *files], lambda: node_data(task, context)
+class _Client:
+    """What answers each kind of message, for every node that its process is started for."""
+
+    def __init__(
+        self,
+        place: Path,
+        contribute: Contribute | None,
+        policy: eligibility.Policy | None,
+        model: "Model | None",
+    ):
+        self._place, self._policy, self._model = place, policy, model
+        self._compute = contribute or jax_client()
+        self._can_measure = model is not None or contribute is None  # what it trains
+        self._tasks, self._data = FileCache[FederatedTask](), FileCache[NodeData]()
+        self._members = FileCache[Any]()
+        self._noted: dict[str, Any] = {}  # of the message that is being answered, for the audit log
+
+    # One for each kind of message.
+
+    def train(self, message: Message, context: Context) -> RecordDict:
+        """A contribution in the clear, or a secure round's next step."""
+        if SECURE in message.content:
+            return self.step(message, context)
+        if "roster" in context.node_config:
+            raise Refused("this node takes part in secure rounds only")
+        task = self._task()
+        if task.config.dp is not None:
+            raise Refused("a private run has secure rounds only")
+        said: Any = message.content.config_records[ROUND]
+        if other := differences(terms(task), said):
+            raise Refused("; ".join(other))
+        return self._declined(message, context) or RecordDict(
+            {SUM: to_record(self._vector(message, context, self._own(context)))}
         )
 
-    def declines(message: Message, context: Context, joining: bool, later: int = 0) -> str | None:
+    def join(self, message: Message, context: Context) -> RecordDict:
+        """Whether it takes part in a secure round."""
+        follow_roster(context)
+        return self._declined(message, context) or self.step(message, context)
+
+    def step(self, message: Message, context: Context) -> RecordDict:
+        """A step of a secure round."""
+        from agnosticfl.deploy.flower.secure_answers import can_decline, own_member, secure_answer
+
+        if can_decline(message):
+            leaves = self._declined(message, context, joining=False)
+            if leaves is not None:
+                return leaves
+        task, kind = self._task(), sum_kind(message)
+        own = self._members.get(
+            (kind, *name_of(context)),
+            [self._place / FILE, *files_of(context, "roster", "signing-key")],
+            lambda: own_member(task, context.node_config, kind=kind),
+        )
+        return secure_answer(
+            own,
+            Path(str(context.node_config["memory"])),
+            message,
+            functools.partial(self._secure_vector, message, context, own),
+            functools.partial(self._declines, message, context, later=1),
+        )
+
+    def over(self, message: Message, context: Context) -> RecordDict:
+        """The run has ended."""
+        del context
+        said = message.content.config_records[OVER]
+        self._noted.update({"rounds": said.get("rounds")})
+        run = self._task().run
+        LOG.info("the run %s has ended, says the server: %s rounds", run, said["rounds"])
+        return RecordDict()
+
+    def noting(self, handler: "Handler") -> Callable[[Message, Context], Message]:
+        """A handler whose work is in the audit log."""
+
+        def fresh(message: Message, context: Context) -> RecordDict:
+            self._noted.clear()
+            return handler(message, context)
+
+        return discreet(fresh, self._write_down)
+
+    # What they are made of.
+
+    def _task(self) -> FederatedTask:
+        return self._tasks.get(FILE, [self._place / FILE], lambda: read_task(self._place))
+
+    def _own(self, context: Context) -> NodeData:
+        task, files = self._task(), files_of(context, "data")
+        return self._data.get(
+            name_of(context), [self._place / FILE, *files], lambda: node_data(task, context)
+        )
+
+    def _declines(
+        self, message: Message, context: Context, joining: bool, later: int = 0
+    ) -> str | None:
         """Why it takes no part; its conditions (`policy`) are those for joining only."""
-        allowed = audited.allowance_of(agreed(), context.node_config)
+        allowed = audited.allowance_of(self._task(), context.node_config)
         reason = allowed.unwilling(round_name(message, later), round_number(message, later))
         reason = reason or without_store(context)
         if reason is None and joining:
-            reason = (policy or node_policy(context))(own_data(context).data.num_examples)
+            policy = self._policy or node_policy(context)
+            reason = policy(self._own(context).data.num_examples)
         if reason is not None:
             LOG.info("not joining: %s" if joining else "leaving the round: %s", reason)
         return reason
 
-    def declined(message: Message, context: Context, joining: bool = True) -> RecordDict | None:
-        reason = declines(message, context, joining)
-        noted.update({} if reason is None else {"why": reason})
+    def _declined(
+        self, message: Message, context: Context, joining: bool = True
+    ) -> RecordDict | None:
+        reason = self._declines(message, context, joining)
+        self._noted.update({} if reason is None else {"why": reason})
         return None if reason is None else RecordDict({DECLINED: ConfigRecord()})
 
-    def vector(message: Message, context: Context, own: NodeData) -> dict[str, np.ndarray]:
-        task = agreed()
-        t = round_number(message)
+    def _vector(self, message: Message, context: Context, own: NodeData) -> dict[str, np.ndarray]:
+        """What it contributes: procedure CLIENT, or its tallies of a model that is evaluated."""
+        task, t = self._task(), round_number(message)
         audited.allowance_of(task, context.node_config).take(round_name(message), t)
         arrays = to_arrays(message.content.array_records[ARRAYS])
+        params = below(arrays, "params.")
         if (kind := sum_kind(message)) != TRAINING:
             from agnosticfl.deploy.node.evaluate import judge_model
 
-            params = below(arrays, "params.")
-            vectors, measured = judge_model(task.config, kind, t, model, own, params)
-            noted.update(measured)
+            vectors, measured = judge_model(task.config, kind, t, self._model, own, params)
+            self._noted.update(measured)
             return vectors
         call = Call(
             config=task.config,
@@ -115,100 +204,53 @@ def client_app(
             client=own.number,
             seed=own.seed,
             round=t,
-            params=below(arrays, "params."),
+            params=params,
             alpha=arrays["alpha"],
         )
-        sums = compute(call)
-        noted.update(audited.own_figures(own.data.num_examples, sums))
-        known = model is not None or contribute is None  # what is trained
-        if known and context.node_config.get("audit"):
+        sums = self._compute(call)
+        self._noted.update(audited.own_figures(own.data.num_examples, sums))
+        if self._can_measure and context.node_config.get("audit"):
             from agnosticfl.deploy.node.evaluate import trained_metrics
 
-            noted["metrics"] = trained_metrics(task.config, model, own.data, call.params)
+            measured = trained_metrics(task.config, self._model, own.data, call.params)
+            self._noted["metrics"] = measured
         return answer(call, sums, below(arrays, "channel_state."))
 
-    def train(message: Message, context: Context) -> RecordDict:
-        if SECURE in message.content:
-            return step(message, context)
-        if "roster" in context.node_config:
-            raise Refused("this node takes part in secure rounds only")
-        if agreed().config.dp is not None:
-            raise Refused("a private run has secure rounds only")
-        said: Any = message.content.config_records[ROUND]
-        if other := differences(terms(agreed()), said):
-            raise Refused("; ".join(other))
-        return declined(message, context) or RecordDict(
-            {SUM: to_record(vector(message, context, own_data(context)))}
-        )
+    def _secure_vector(
+        self, message: Message, context: Context, own: "Member", cohort: int
+    ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        """The same for a secure sum over `cohort` clients, and the domains that have weight in it.
 
-    def join(message: Message, context: Context) -> RecordDict:
-        follow_roster(context)
-        return declined(message, context) or step(message, context)
-
-    def over(message: Message, context: Context) -> RecordDict:
-        del context
-        said = message.content.config_records[OVER]
-        noted.update({"rounds": said.get("rounds")})
-        LOG.info("the run %s has ended, says the server: %s rounds", agreed().run, said["rounds"])
-        return RecordDict()
-
-    def write_down(message: Message, context: Context, event: str, content: Any, why: str) -> None:
-        more = {**noted, **({"why": why} if why else {})}
-        line = audited.entry(message, context, agreed(), event, content, more)
-        (audited.write_failure if content is None else audited.write)(context, line)
-
-    def step(message: Message, context: Context) -> RecordDict:
-        from agnosticfl.deploy.flower.secure_answers import can_decline, own_member, secure_answer
+        Refused if it has no room for so many, or if others were told less of this node's domains.
+        """
         from agnosticfl.deploy.node.examples import held_domains
 
-        if can_decline(message):
-            leaves = declined(message, context, joining=False)
-            if leaves is not None:
-                return leaves
-        task, files = agreed(), _files(context, "roster", "signing-key")
-        kind = sum_kind(message)
-        own = places.get(
-            (kind, *_name(context)),
-            [place / FILE, *files],
-            lambda: own_member(task, context.node_config, kind=kind),
-        )
+        task, data = self._task(), self._own(context)
+        room = most_clients(task.config)
+        if cohort > room:
+            raise Refused(f"a sum of {cohort} clients; its numbers have room for {room}")
+        for part in (data.data, *data.kept.values()):
+            consent.check_stated(held_domains(part), own.agreement.holdings[own.place])
+        if sum_kind(message) != TRAINING:  # of each domain by itself: none has more weight
+            return self._vector(message, context, data), task.domains
+        alpha = to_arrays(message.content.array_records[ARRAYS])["alpha"]
+        if own.agreement.honest:  # their noise covers each client, whatever has weight
+            return self._vector(message, context, data), consent.any_weight(alpha, task.domains)
+        least = float((task.config.secure or {}).get("least_alpha", 0))
+        weighty = consent.weighty(alpha, task.domains, least)
+        return self._vector(message, context, data), weighty
 
-        def work(cohort: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-            room = most_clients(task.config)
-            if cohort > room:
-                raise Refused(f"a sum of {cohort} clients; its numbers have room for {room}")
-            data = own_data(context)
-            for part in (data.data, *data.kept.values()):
-                consent.check_stated(held_domains(part), own.agreement.holdings[own.place])
-            if kind != TRAINING:  # sums of each domain by itself: none has more weight than others
-                return vector(message, context, data), task.domains
-            alpha = to_arrays(message.content.array_records[ARRAYS])["alpha"]
-            if own.agreement.honest:  # their noise covers each client, whatever has weight
-                return vector(message, context, data), consent.any_weight(alpha, task.domains)
-            least = float((task.config.secure or {}).get("least_alpha", 0))
-            weighty = consent.weighty(alpha, task.domains, least)
-            return vector(message, context, data), weighty
-
-        def declines_next(joining: bool) -> str | None:
-            return declines(message, context, joining, 1)
-
-        memory = Path(str(context.node_config["memory"]))
-        return secure_answer(own, memory, message, work, declines_next)
-
-    def entered(handler: Handler) -> Callable[[Message, Context], Message]:
-        """A handler whose work is in the audit log."""
-
-        def fresh(message: Message, context: Context) -> RecordDict:
-            noted.clear()
-            return handler(message, context)
-
-        return discreet(fresh, write_down)
-
-    app.train()(entered(train))
-    app.query("join")(entered(join))
-    app.query("secure")(entered(step))
-    app.query("over")(entered(over))
-    return app
+    def _write_down(
+        self,
+        message: Message,
+        context: Context,
+        event: str,
+        content: RecordDict | None,
+        why: str,
+    ) -> None:
+        more = {**self._noted, **({"why": why} if why else {})}
+        line = audited.entry(message, context, self._task(), event, content, more)
+        (audited.write_failure if content is None else audited.write)(context, line)
 
 
 Handler = Callable[[Message, Context], RecordDict]
@@ -263,22 +305,6 @@ def round_number(message: Message, later: int = 0) -> int:
     return t + later
 
 
-def _name(context: Context) -> tuple[Any, ...]:
-    """What tells a node from others that the same app works for."""
-    return context.node_id, *sorted(context.node_config.items())
-
-
-def _files(context: Context, *names: str) -> list[Path]:
-    """The files that a node was started with, of those names."""
-    return [Path(str(context.node_config[n])) for n in names if n in context.node_config]
-
-
-def without_store(context: Context) -> str | None:
-    """That the node's store was taken away; None if it is there."""
-    gone = [str(path) for path in _files(context, "data") if not path.exists()]
-    return f"its store is not there: {gone[0]}" if gone else None
-
-
 def follow_roster(context: Context) -> None:
     """Accepts the roster that the node's operator has put there since, and says what changed."""
     from agnosticfl.deploy.accepted import accept
@@ -312,53 +338,3 @@ def node_policy(context: Context) -> eligibility.Policy:
     names = str(context.node_config.get("when", ""))
     number = context.node_config.get("min-examples", 1)
     return eligibility.conditions([name for name in names.split(",") if name], int(number))
-
-
-class NodeData(NamedTuple):
-    """What a node works on."""
-
-    data: FederatedData  # with its own examples alone, those that it trains on
-    number: int  # of this node among the clients
-    seed: int
-    kept: Mapping[str, FederatedData] = {}  # what it keeps from training, by split
-    figures: Path | None = None  # where its operator finds what it measured
-
-
-def node_data(task: FederatedTask, context: Context) -> NodeData:
-    """The examples of this node, its number among the clients, and its seed.
-
-    A node has a store of its own (`data`), all of whose training examples are its own; or, to try a
-    federation on one machine, its share of the task's data (`partition-id` of `num-partitions`).
-    It is compared with what is agreed on whenever it is opened: a store may change while the node
-    runs.
-    """
-    from agnosticfl.core.random import random_bits
-    from agnosticfl.data.store import open_store
-    from agnosticfl.deploy.node.examples import dealt_to, one_client, with_domains
-
-    check_program(task, FILE)
-    node, seed = context.node_config, task.config.seed
-    if "data" in node:
-        store = open_store(str(node["data"]))
-        check("train" in store.splits, f"the store {store.path} has no split 'train'")
-        check_schema(task.schema, schema_of(facts_of_store(store)), f"the store {store.path}")
-        splits = {name: with_domains(part, task.domains) for name, part in store.splits.items()}
-        parts = {name: one_client(part) for name, part in splits.items()}
-        number, seed = 0, int(random_bits(seed, context.node_id)) % 2**31
-    else:
-        number, nodes = int(node["partition-id"]), int(node["num-partitions"])
-        data: Splits = SOURCES.build(task.config.data, "data")
-        check_schema(task.schema, schema_of(facts_of(data)), "the task's own data")
-        parts = {"train": dealt_to(data.train, number, nodes)}
-        if task.config.evaluation_by == "clients" and task.config.evaluation_share == 0:
-            given = {"heldout": data.heldout, "test": data.test}
-            held = {name: part for name, part in given.items() if part is not None}
-            parts |= {name: dealt_to(part, number, nodes) for name, part in held.items()}
-    if task.config.evaluation_by == "server":
-        return NodeData(parts["train"], number, seed)
-    from agnosticfl.runs.judging import own_parts  # here: who only trains may have no JAX
-
-    kept = own_parts(task.config, parts)
-    figures = Path(str(node["figures"])) if "figures" in node else None
-    train = kept.pop("train")
-    return NodeData(train, number, seed, kept, figures)

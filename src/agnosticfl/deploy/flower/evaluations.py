@@ -18,7 +18,7 @@ from agnosticfl.deploy.flower.federation import LOG, NoProgress
 from agnosticfl.deploy.private import tally_noise
 from agnosticfl.deploy.task import NO_PROGRESS
 from agnosticfl.engines.reporters import Reporters
-from agnosticfl.runs.build import build_report_channel
+from agnosticfl.runs.build_channel import build_report_channel
 from agnosticfl.runs.config import Config, most_clients
 from agnosticfl.runs.judging import Judge, build_tally_channel, bytes_asked, check_judged, said
 from agnosticfl.runs.questions import Question, num_looks

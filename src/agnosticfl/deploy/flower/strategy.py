@@ -50,7 +50,8 @@ from agnosticfl.deploy.task import EVALUATION, REPORT
 from agnosticfl.engines.base import Engine, as_it_is
 from agnosticfl.errors import check
 from agnosticfl.registry import MODELS
-from agnosticfl.runs.build import Built, assemble, build_channel
+from agnosticfl.runs.build import Built, assemble
+from agnosticfl.runs.build_channel import build_channel
 from agnosticfl.runs.config import Config
 from agnosticfl.runs.records import Record
 from agnosticfl.runs.run import run

@@ -106,7 +106,7 @@ def answer(call: Call, sums: "ClientSum", state: Mapping[str, np.ndarray]) -> di
     from agnosticfl.core.channel import ENCODE
     from agnosticfl.core.random import client_key
     from agnosticfl.deploy import wire
-    from agnosticfl.runs.build import build_channel
+    from agnosticfl.runs.build_channel import build_channel
 
     channel = build_channel(call.config, None)(jax.eval_shape(lambda: sums))
     key = jax.random.fold_in(client_key(call.seed, call.round, call.client), ENCODE)
