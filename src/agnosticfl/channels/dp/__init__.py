@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta
 
-from agnosticfl.channels.dp.clipping import ClipBounds, follow, private, vector_size
+from agnosticfl.channels.dp.clipping import ClipBounds, Follow, follow, private, vector_size
 from agnosticfl.channels.dp.ftrl import (
     KINDS,
     Strategy,
@@ -140,13 +140,21 @@ def differential_privacy(
         population,
         scale,
         bounds,
-        "fixed" if following is None else f"move after every {following.every} rounds",
+        _how_they_move(following),
         test_seed,
         strategy,
         silo_costs or None,
         run.federation,
         answers,
     )
+
+
+def _how_they_move(following: Follow | None) -> str:
+    """How the bounds follow their quantiles, in words."""
+    if following is None:
+        return "fixed"
+    often = "round" if following.every == 1 else f"{following.every} rounds"
+    return f"move after every {often}"
 
 
 class Sharing(NamedTuple):
