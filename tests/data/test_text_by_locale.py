@@ -37,7 +37,7 @@ def write_folder(path: Path, files: dict[str, bytes]) -> None:
 
 
 def write_tar(path: Path, files: dict[str, bytes]) -> None:
-    with tarfile.open(path, "w:gz") as archive:
+    with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as archive:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
@@ -58,6 +58,7 @@ def write_7z(path: Path, files: dict[str, bytes]) -> None:
 
 WRITERS: dict[str, Callable[[Path, dict[str, bytes]], None]] = {
     "corpus": write_folder,
+    "corpus.tar": write_tar,
     "corpus.tar.gz": write_tar,
     "corpus.zip": write_zip,
     "corpus.7z": write_7z,
@@ -215,10 +216,10 @@ def test_encodings_and_empty_files(tmp_path: Path) -> None:
     assert "not a text encoding" in one_line(lambda: one_file(tmp_path, encoding="hex"))
 
 
-@pytest.mark.parametrize("name", ["corpus.tar.gz", "corpus.zip", "corpus.7z"])
-def test_every_truncation_is_refused_or_read(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["corpus.tar", "corpus.tar.gz", "corpus.zip", "corpus.7z"])
+def test_every_truncation_is_refused_or_whole(tmp_path: Path, name: str) -> None:
     WRITERS[name](tmp_path / name, TITLES)
-    truncations_are_clean(tmp_path / name, lambda path: load([path]))
+    truncations_are_clean(tmp_path / name, lambda path: load([path]), archive=True)
 
 
 @pytest.mark.parametrize("name", ["corpus.tar.gz", "corpus.zip"])

@@ -43,14 +43,23 @@ def one_line(call: Callable[[], object]) -> str:
     return message
 
 
-def truncations_are_clean(whole: Path, load: Callable[[Path], Source], steps: int = 40) -> None:
-    """Cuts a file at many places: each must load or be refused as bad input, and some must."""
+def truncations_are_clean(
+    whole: Path, load: Callable[[Path], Source], steps: int = 40, archive: bool = False
+) -> None:
+    """Cuts a file at many places: each must load or be refused as bad input, and some must.
+
+    Args:
+      archive: what loads must be the whole of it, since an archive says where it ends.
+    """
     data, cut = whole.read_bytes(), whole.parent / "cut" / whole.name
     cut.parent.mkdir()
     messages: list[str | None] = []
+    everything = read_back(load(whole))
     for size in range(0, len(data), max(1, len(data) // steps)):
         cut.write_bytes(data[:size])
         messages.append(refusal(lambda: read_back(load(cut))))
+        if archive and messages[-1] is None:
+            assert read_back(load(cut)) == everything
     assert any(messages)
     for message in filter(None, messages):
         assert str(cut) in message or "no training client" in message

@@ -6,6 +6,7 @@ import importlib
 import sqlite3
 import time
 import warnings
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,8 +62,9 @@ class Link(NamedTuple):
         self.state.object_store.delete(message)
 
 
-def make_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
-    """Flower's own, with what is ours put into it."""
+@contextlib.contextmanager
+def linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Link]:
+    """Flower's own, with what is ours put into it; its database is closed at the end."""
     inside = importlib.import_module
     factories: Any = inside("flwr.server.superlink.linkstate.linkstate_factory")
     stores: Any = inside("flwr.supercore.object_store.object_store_factory")
@@ -91,4 +93,6 @@ def make_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
     run = state.create_run(
         None, None, None, {}, constants.NOOP_FEDERATION_ID, None, "aid", "serverapp"
     )
-    return Link(state, post, nodes, alive, shelf, run, node)
+    yield Link(state, post, nodes, alive, shelf, run, node)
+    for each in (state, state.object_store):
+        each._engine.dispose()  # Flower leaves that to the end of its process

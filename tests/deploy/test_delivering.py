@@ -8,7 +8,7 @@ import inspect
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from agnosticfl.deploy.flower import delivering, mail
 from agnosticfl.deploy.flower.alive import INTERVAL, Alive
 from agnosticfl.deploy.flower.delivering import FLEET, RUNTIME, Hold
 from agnosticfl.deploy.flower.mail import Mail
-from tests.deploy.links import Link, make_link
+from tests.deploy.links import Link, linked
 
 
 def test_what_is_used_of_flower_s_inside_is_there():
@@ -85,8 +85,9 @@ def test_what_nobody_fetches_is_forgotten(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture
-def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
-    return make_link(tmp_path, monkeypatch)
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Link]:
+    with linked(tmp_path, monkeypatch) as link:
+        yield link
 
 
 def test_a_message_whose_delivery_was_lost_is_given_again(link: Link):

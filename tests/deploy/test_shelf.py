@@ -3,6 +3,7 @@
 
 import importlib
 import inspect
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from agnosticfl.deploy.flower import shelf as shelves
 from agnosticfl.deploy.flower.shelf import Shelf, carrying
-from tests.deploy.links import Link, make_link
+from tests.deploy.links import Link, linked
 
 objects: Any = importlib.import_module("flwr.supercore.inflatable.inflatable_object")
 stores: Any = importlib.import_module("flwr.supercore.object_store.sql_object_store")
@@ -99,8 +100,9 @@ def test_a_part_that_is_not_its_name_s_is_not_put(content: bytes):
 
 
 @pytest.fixture
-def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
-    return make_link(tmp_path, monkeypatch)
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Link]:
+    with linked(tmp_path, monkeypatch) as link:
+        yield link
 
 
 def test_flower_s_store_has_what_is_on_the_shelf(link: Link):

@@ -5,7 +5,7 @@ import asyncio
 import importlib
 import inspect
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from agnosticfl.deploy.flower import short
 from agnosticfl.deploy.flower.short import CALLS, FLEET, MOST, Short
-from tests.deploy.links import Link, make_link
+from tests.deploy.links import Link, linked
 
 fleet: Any = importlib.import_module("flwr.proto.fleet_pb2")
 keys: Any = importlib.import_module("flwr.supercore.primitives.asymmetric")
@@ -66,13 +66,13 @@ class Client(NamedTuple):
 
 
 @pytest.fixture
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
-    link = make_link(tmp_path, monkeypatch)
-    key = ec.generate_private_key(ec.SECP384R1())
-    public = keys.public_key_to_bytes(key.public_key())
-    node = link.state.create_node("aid", "name", public, 30.0)
-    link.state.activate_node(node, 30.0)
-    return Client(link._replace(node=node), key, node)
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Client]:
+    with linked(tmp_path, monkeypatch) as link:
+        key = ec.generate_private_key(ec.SECP384R1())
+        public = keys.public_key_to_bytes(key.public_key())
+        node = link.state.create_node("aid", "name", public, 30.0)
+        link.state.activate_node(node, 30.0)
+        yield Client(link._replace(node=node), key, node)
 
 
 class Said(NamedTuple):

@@ -4,7 +4,7 @@
 import contextlib
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from agnosticfl.deploy.flower.connection import Connection, WholeFleet, pull, pu
 from agnosticfl.deploy.flower.whole import enclose, enclosed, fitting, push_some, want, wanted
 from agnosticfl.deploy.flower.whole_grid import WholeRuntime, use_whole
 from agnosticfl.deploy.keys import make_node_key, read_node_key
-from tests.deploy.links import Link, make_link
+from tests.deploy.links import Link, linked
 
 inside: Callable[[str], Any] = importlib.import_module
 fleet, runtime = inside("flwr.proto.fleet_pb2"), inside("flwr.proto.runtime_pb2")
@@ -99,13 +99,13 @@ class Server:
 
 
 @pytest.fixture
-def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
-    link = make_link(tmp_path, monkeypatch)
-    (task,) = link.state.get_tasks()
-    assert link.state.claim_task(task.task_id)
-    assert link.state.activate_task(task.task_id)
-    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = link.run, 2, 1
-    return link
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Link]:
+    with linked(tmp_path, monkeypatch) as link:
+        (task,) = link.state.get_tasks()
+        assert link.state.claim_task(task.task_id)
+        assert link.state.activate_task(task.task_id)
+        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = link.run, 2, 1
+        yield link
 
 
 @pytest.fixture

@@ -59,6 +59,8 @@ def make_authority(
     issuer = _name("agnosticfl federation")
     root = _certificate(issuer, issuer, authority.public_key(), AUTHORITY_DAYS if lasting else days)
     root = root.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    root = root.add_extension(_FOR_CERTIFICATES, critical=True)
+    root = root.add_extension(_key_id(authority.public_key()), critical=False)
     signed = root.sign(authority, hashes.SHA256())
     (folder / "ca.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     if lasting:
@@ -117,6 +119,9 @@ def _server_certificate(
     leaf = _certificate(_name("agnosticfl server"), issuer, server.public_key(), days)
     leaf = leaf.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
     leaf = leaf.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    of_authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+    leaf = leaf.add_extension(of_authority, critical=False)
+    leaf = leaf.add_extension(_key_id(server.public_key()), critical=False)
     signed = leaf.sign(authority, hashes.SHA256())
     return signed.public_bytes(serialization.Encoding.PEM), server.private_bytes(*_PKCS8)
 
@@ -257,6 +262,25 @@ def _host(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+# Python 3.13 asks of an authority that its certificate says what its key is for, and of every
+# certificate which keys it is about.
+_FOR_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
+def _key_id(key: ec.EllipticCurvePublicKey) -> x509.SubjectKeyIdentifier:
+    return x509.SubjectKeyIdentifier.from_public_key(key)
 
 
 def _certificate(

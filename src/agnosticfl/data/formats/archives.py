@@ -5,8 +5,10 @@ So a member called `../../x` is only a name, and a bomb costs time but no memory
 member stops at a limit of their own.
 """
 
+import bz2
 import gzip
 import itertools
+import lzma
 import queue
 import tarfile
 import threading
@@ -22,6 +24,10 @@ from agnosticfl.errors import BadInput, check, require
 CHUNK = 1 << 20
 # Dumps shrink about fourfold; what shrinks this much is no text but a bomb.
 HIGHEST_RATIO, RATIO_MATTERS_FROM = 200, 1 << 24
+
+# How compressed files begin, and what reads them.
+PACKED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+TAR_END = bytes(2 * tarfile.BLOCKSIZE)
 
 Wanted: TypeAlias = Callable[[str], bool]  # path inside the archive -> read it?
 
@@ -83,12 +89,39 @@ def _folder(path: Path, wanted: Wanted) -> Iterator[Member]:
 
 
 def _tar(path: Path, wanted: Wanted) -> Iterator[Member]:
-    with reading(path), tarfile.open(path, "r|*") as archive:
-        for info in archive:
-            if info.isreg() and wanted(info.name):
-                stream = archive.extractfile(info)
-                assert stream is not None  # never, for a regular file
-                yield Member(info.name, _stream_chunks(stream, f"{path}: {info.name}"))
+    with reading(path), _unpacked(path) as unpacked:
+        watched = _Watched(unpacked)
+        with tarfile.open(fileobj=watched, mode="r|") as archive:
+            for info in archive:
+                if info.isreg() and wanted(info.name):
+                    stream = archive.extractfile(info)
+                    assert stream is not None  # never, for a regular file
+                    yield Member(info.name, _stream_chunks(stream, f"{path}: {info.name}"))
+        while watched.read(CHUNK):  # to the end, where what packed it notes a checksum
+            pass
+        check(watched.tail == TAR_END, f"{path} is cut off: it does not end as an archive does")
+
+
+def _unpacked(path: Path) -> Any:
+    """The bytes of a .tar, whatever it is packed with; who packed it is seen by its beginning."""
+    with path.open("rb") as file:
+        beginning = file.read(max(map(len, PACKED)))
+    for magic, opener in PACKED.items():
+        if beginning.startswith(magic):
+            return opener(path)
+    return path.open("rb")
+
+
+class _Watched:
+    """A stream whose last bytes are known: Python takes a .tar that is cut off for its end."""
+
+    def __init__(self, stream: Readable):
+        self._stream, self.tail = stream, b""
+
+    def read(self, size: int) -> bytes:
+        piece = self._stream.read(size)
+        self.tail = (self.tail + piece)[-len(TAR_END) :]
+        return piece
 
 
 def _zip(path: Path, wanted: Wanted) -> Iterator[Member]:
