@@ -40,8 +40,9 @@ docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 format: $(VENV)/.dev
-	$(BIN)/ruff check --fix .
+	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
+	$(BIN)/ruff check .
 
 # WORKLOADS: another file of workloads, as a peer brings its own; PEERS: --peer PYTHON SCRIPT, repeated.
 WORKLOADS ?= benchmarks/workloads.py

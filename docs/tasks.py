@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the reference in docs/tasks.md anew: `python docs/tasks.py`.
+"""Writes the reference in docs/tasks.md anew: `.venv/bin/python docs/tasks.py`.
 
 What stands above the mark is written by hand; what stands below it is what the program says of its
 own keys (`agnosticfl show --keys --markdown`).

@@ -57,13 +57,15 @@ def script(name: str) -> Any:
 @pytest.mark.parametrize("name", ["tasks", "commands"])
 def test_a_page_that_a_script_makes_is_up_to_date(name: str):
     page = (ROOT / "docs" / f"{name}.md").read_text()
-    assert script(name).page() == page, f"run python docs/{name}.py"
+    assert script(name).page() == page, f"run .venv/bin/python docs/{name}.py"
 
 
 def test_the_pictures_of_the_first_page_are_up_to_date():
     drawn, folder = script("images/ways"), ROOT / "docs" / "images"
     for name, made in {"way": drawn.way(), "round": drawn.one_round()}.items():
-        assert (folder / f"{name}.svg").read_text() == made, "run python docs/images/ways.py"
+        assert (folder / f"{name}.svg").read_text() == made, (
+            "run .venv/bin/python docs/images/ways.py"
+        )
 
 
 def test_every_option_of_a_task_is_explained():

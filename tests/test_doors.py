@@ -11,7 +11,7 @@ import pytest
 
 from agnosticfl import registry
 from agnosticfl.errors import BadInput
-from agnosticfl.registry import MODELS, Registry
+from agnosticfl.registry import METHODS, MODELS, Registry
 from agnosticfl.runs.records import read_records
 from tests.helpers.command_line import several
 
@@ -256,10 +256,35 @@ def test_what_cannot_be_imported_is_said_in_one_line(name: str, problem: str):
 def test_a_module_that_fails_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "failing_parts.py").write_text("raise RuntimeError('no licence\\nat all')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        BadInput, match=r"importing failing_parts failed \(RuntimeError: no licence\)"
-    ):
+    with pytest.raises(BadInput) as error:
         MODELS.get("failing_parts:model")
+    assert str(error.value).endswith(
+        "importing failing_parts failed at failing_parts.py, line 1 (RuntimeError: no licence)"
+    )
+
+
+def test_an_attribute_that_a_module_itself_lacks_is_told_from_one_that_it_wants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "wanting_parts.py").write_text("import json\n\njson.nothing\nmodel = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BadInput, match=r"failed at wanting_parts\.py, line 3 \(AttributeError: "):
+        MODELS.get("wanting_parts:model")
+
+
+def test_a_rule_below_the_method_that_names_it_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "upside_down.py").write_text(
+        "import agnosticfl as afl\n"
+        "settings = {'weight_rule': {'name': 'upside_down:rule'}}\n"
+        "@afl.method('one', title='One', paper='nobody', settings=settings)\n"
+        "def method(parts): ...\n"
+        "def rule(): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BadInput, match="'upside_down:rule': it must stand in upside_down above"):
+        METHODS.get("upside_down:method")
 
 
 def test_a_metric_without_a_direction_and_a_function_that_is_no_method_are_refused():

@@ -18,6 +18,7 @@ import importlib.metadata
 import importlib.util
 import pkgutil
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -146,21 +147,36 @@ def imported(name: str, what: str) -> Any:
     if here not in sys.path:
         sys.path.append(here)
     try:
-        found = functools.reduce(getattr, path.split("."), importlib.import_module(module))
+        there = importlib.import_module(module)
     except ModuleNotFoundError as error:
         places = f"looked for in {here} and where Python finds installed packages"
         raise BadInput(f"{what} {name!r}: no module named {error.name!r} ({places})") from error
-    except AttributeError as error:
-        raise BadInput(f"{what} {name!r}: {error}") from error
     except BadInput:
         raise
     except Exception as error:  # somebody's module may fail in any way
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise BadInput(f"{what} {name!r}: importing {module} failed ({reason})") from error
+        raise BadInput(
+            f"{what} {name!r}: importing {module} failed{_line_of(error)} ({reason})"
+        ) from error
+    # A file that names its own things while it is read, as a method's settings may, has not all.
+    reading = getattr(there.__spec__, "_initializing", False)
+    try:
+        found = functools.reduce(getattr, path.split("."), there)
+    except AttributeError as error:
+        reason = f"it must stand in {module} above what names it" if reading else error
+        raise BadInput(f"{what} {name!r}: {reason}") from error
     # Methods and metrics are records, everything else is a function.
     is_thing = callable(found) or isinstance(found, tuple)
     check(is_thing, f"{what} {name!r} is a {type(found).__name__}; it must be a function")
     return found
+
+
+def _line_of(error: Exception) -> str:
+    """Which line of somebody's module failed; nothing if it cannot be read at all."""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename not in (__file__, importlib.__file__) and "<frozen" not in frame.filename:
+            return f" at {Path(frame.filename).name}, line {frame.lineno}"
+    return ""
 
 
 def _loaded(point: importlib.metadata.EntryPoint, what: str) -> Any:
