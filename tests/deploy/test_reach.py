@@ -5,13 +5,16 @@ import datetime
 import re
 import shutil
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from cryptography import x509
 
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.data.source import Feature, Rows, Source
@@ -149,6 +152,37 @@ def test_a_certificate_that_was_renewed_counts_without_a_restart(
         renew_certificate(tmp_path)
         found = reach(address, place.authority, place.key)
         assert found.wrong is None, found.wrong
+
+
+def test_a_certificate_that_newer_pythons_refuse_is_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As 0.1.0 made them; ours are taken by the strictest."""
+    monkeypatch.setattr(reaching, "USUAL", ssl.VERIFY_X509_STRICT)
+    make_authority(tmp_path / "today", ["127.0.0.1"])
+    added = x509.CertificateBuilder.add_extension
+
+    def left_out(self: Any, extension: Any, critical: bool) -> Any:
+        if isinstance(extension, x509.AuthorityKeyIdentifier):
+            return self
+        return added(self, extension, critical)
+
+    monkeypatch.setattr(x509.CertificateBuilder, "add_extension", left_out)
+    make_authority(tmp_path / "before", ["127.0.0.1"])
+    for folder in (tmp_path / "today", tmp_path / "before"):
+        make_node_key(folder / "clients" / "ann.key")
+        with standing(folder) as address:
+            place = Place(folder, address)
+            wrong = reach(address, place.authority, place.key).wrong
+        if folder.name == "today":
+            assert wrong is None, wrong
+        else:
+            assert wrong is not None
+            assert wrong.line() == (
+                "certificate: it does not name its authority's key, as Python 3.13 asks:"
+                " agnosticfl 0.1 made it; the server's operator must make keys anew (`deploy keys"
+                " server`), or use Python 3.12 here"
+            )
 
 
 def test_a_certificate_of_somebody_else_is_called_so(place: Place, tmp_path: Path):

@@ -37,6 +37,10 @@ _PEM = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyI
 # OpenSSL's numbers of what is wrong with a certificate.
 NOT_YET, EXPIRED = 9, 10
 OTHER_NAME = (62, 64)  # of a host, of an address
+NO_AUTHORITY_KEY = 85
+
+# Flower's connections ask of certificates what Python does by itself, which is more from 3.13 on.
+USUAL = ssl.create_default_context().verify_flags
 
 
 class Finding(NamedTuple):
@@ -105,6 +109,7 @@ def reach(server: str, authority: Path, key: Path) -> Reached:
 def trust(authority: Path) -> ssl.SSLContext:
     """TLS with a server that has a certificate of that authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.verify_flags = USUAL
     try:
         context.load_verify_locations(cadata=read_small(authority, MOST_BYTES).decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
@@ -173,6 +178,12 @@ def _untrusted(error: ssl.SSLCertVerificationError, server: str, host: str) -> F
         when = f" before {shown.not_valid_before_utc:%Y-%m-%d %H:%M} UTC" if shown else ""
         said = f"it is not valid{when}, and it is {now}"
         return Finding("certificate", False, said, "set that clock (NTP)")
+    if error.verify_code == NO_AUTHORITY_KEY:
+        said = "it does not name its authority's key, as Python 3.13 asks: agnosticfl 0.1 made it"
+        todo = (
+            "the server's operator must make keys anew (`deploy keys server`), or use Python 3.12"
+        )
+        return Finding("certificate", False, said, f"{todo} here")
     todo = "compare the words of ca.pem with the operator (`deploy fingerprint`)"
     todo += "; a proxy that opens TLS must let this server through unopened"
     said = f"it is not of the authority in --ca ({error.verify_message})"
