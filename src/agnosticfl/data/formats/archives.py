@@ -90,7 +90,7 @@ def _folder(path: Path, wanted: Wanted) -> Iterator[Member]:
 
 def _tar(path: Path, wanted: Wanted) -> Iterator[Member]:
     with reading(path), _unpacked(path) as unpacked:
-        watched = _Watched(unpacked)
+        watched: Any = _Watched(unpacked)  # of a file it has what tarfile uses of a stream
         with tarfile.open(fileobj=watched, mode="r|") as archive:
             for info in archive:
                 if info.isreg() and wanted(info.name):
