@@ -264,7 +264,7 @@ def test_losses_of_all_splits_counts_and_bytes_stand_side_by_side():
     assert texts(counts(comparison)) == [
         ["data, train", "1,234", "5"],
         ["data, test", "1,000", "2"],
-        ["a round, AFA", "3.5", "0.5 (absent in 50.0 % of the rounds)"],
+        ["per round, AFA", "3.5", "0.5 (absent in 50.0 % of the rounds)"],
     ]
     assert texts(ledger(comparison)) == [["AFA", "1 B", "2 B", "3 B", "3 B", "6 B"]]
     assert texts(times(comparison)) == [["AFA", "0.250", "0.500"]]

@@ -45,7 +45,7 @@ def losses(comparison: Comparison) -> Grid:
 
 
 def counts(comparison: Comparison) -> Grid:
-    """Examples of each domain in the data, and in a round."""
+    """Examples of each domain in the data, and per round."""
     data = comparison.rows[0].runs[0].summary.get("examples", {})
     rows = [
         [Entry(f"data, {split}"), *(Entry(f"{n:,}", n) for n in numbers.values())]
@@ -53,9 +53,9 @@ def counts(comparison: Comparison) -> Grid:
     ]
     for row in comparison.rows:
         seen = np.concatenate([run.series("count") for run in row.runs])
-        rows.append([Entry(f"a round, {row.title}"), *map(_count, seen.T)])
+        rows.append([Entry(f"per round, {row.title}"), *map(_count, seen.T)])
     return grid(
-        f"{comparison.task}: examples of each domain, in the data and in a round (mean)",
+        f"{comparison.task}: examples of each domain, in the data and per round (mean)",
         ("where", *comparison.domains),
         rows,
         of_one_domain(comparison),
@@ -63,8 +63,8 @@ def counts(comparison: Comparison) -> Grid:
 
 
 def ledger(comparison: Comparison) -> Grid:
-    """Bytes of a round and of the run; and of evaluations, if clients evaluate."""
-    head = ["algorithm", "down a round", "up a round", "sum", "the paper's formula", "whole run"]
+    """Bytes per round and of the run; and of evaluations, if clients evaluate."""
+    head = ["algorithm", "down per round", "up per round", "sum", "the paper's formula", "whole run"]
     rows = [[Entry(row.title), *map(_size, _bytes(row.runs[0]))] for row in comparison.rows]
     asked = [_asked(row.runs[0]) for row in comparison.rows]
     if any(asked):
@@ -75,14 +75,14 @@ def ledger(comparison: Comparison) -> Grid:
 
 
 def times(comparison: Comparison) -> Grid:
-    """Seconds of a round, and of all rounds."""
+    """Seconds per round, and of all rounds."""
     seconds = {row.title: [run.series("seconds") for run in row.runs] for row in comparison.rows}
     medians = {title: cell([float(np.median(s)) for s in runs]) for title, runs in seconds.items()}
     sums = {title: cell([float(s.sum()) for s in runs]) for title, runs in seconds.items()}
     columns = [(cells, places(c.mean for c in cells.values())) for cells in (medians, sums)]
     return grid(
         f"{comparison.task}: seconds{seeds_text(comparison)}",
-        ("algorithm", "a round (median)", "all rounds"),
+        ("algorithm", "per round (median)", "all rounds"),
         [[Entry(title), *(number(cs[title], d) for cs, d in columns)] for title in seconds],
     )
 

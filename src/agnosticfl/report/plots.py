@@ -133,7 +133,7 @@ def _counts(comparison: Comparison) -> Plot:
     course = _by_domain(comparison, row, lambda run: run.series("count"))
     means = [mean for line in course.lines if (mean := float(np.mean(line.y))) > 0]
     uneven = max(means, default=1) > 20 * min(means, default=1)
-    caption = f"Examples of each domain in a round over rounds, {row.title}"
+    caption = f"Examples of each domain per round, {row.title}"
     panel = Panel(course.names, "examples per round", course.lines, log=uneven, band=course.band)
     return draw("counts", caption + _many_text(course), [panel])
 
