@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from agnosticfl.data.loaders import rotated_fashion, rotated_writers
-from agnosticfl.data.orientations import DOMAINS, turned
+from agnosticfl.data.orientations import DOMAINS, training_clients, turned
 from agnosticfl.errors import BadInput
 from tests.data.image_files import (
     Examples,
@@ -61,6 +61,15 @@ def test_clients_have_an_orientation_in_the_shares_asked_for(fashion: Path):
     clients = [set(part.clients) for part in (train, heldout, test)]
     assert sum(map(len, clients)) == len(set.union(*clients))
     assert set(Counter(train.clients).values()) == {10}
+
+
+def test_clients_are_dealt_as_in_the_stores_that_the_results_are_of():
+    """NumPy shuffles 0 … 9 to 1 4 7 6 2 9 3 5 0 8; from its end, 5 are upright, 3 sideways."""
+    part = training_clients("0123456789", sideways=0.3, upside_down=0.2, heldout=0.4, seed=0)
+    assert np.flatnonzero(part.domain == 0).tolist() == sorted([8, 0, 5, 3, 9])
+    assert np.flatnonzero(part.domain == 1).tolist() == sorted([2, 6, 7])
+    assert np.flatnonzero(part.domain == 2).tolist() == sorted([4, 1])
+    assert np.flatnonzero(part.heldout).tolist() == sorted([8, 0, 2, 4])  # the first of each
 
 
 def test_images_are_turned_as_their_domain_says_and_keep_their_labels(fashion: Path):
@@ -175,3 +184,9 @@ def test_real_writers_in_their_shares():
     train = Counter(domain_of(splits["train"]).values())
     assert train == {"upright": 388, "sideways": 30, "upside-down": 13}
     assert Counter(domain_of(splits["test"]).values()) == dict.fromkeys(DOMAINS, 99)
+    images = {split: Counter(part.domain) for split, part in splits.items()}
+    assert images == {  # docs/loaders.md
+        "train": {"upright": 43221, "sideways": 3328, "upside-down": 1483},
+        "heldout": {"upright": 10883, "sideways": 794, "upside-down": 291},
+        "test": {"upright": 3678, "sideways": 3314, "upside-down": 3008},
+    }

@@ -51,6 +51,17 @@ def test_constant_lambda_takes_afa_s_rates_and_no_held_out_losses():
     assert config.weight_rule == {"name": "fixed"}
 
 
+def test_training_on_one_domain_takes_fedavg_s_rates_unless_it_has_its_own():
+    """Its steps are of FedAvg's size; AFA's rate may be ten times too large for them."""
+    sets = ["algorithms.fedavg.client_optimizer.learning_rate=0.003"]
+    assert resolve("toy", "fedavg-target", "centre 1", sets=sets).client_optimizer == {
+        "name": "sgd", "learning_rate": 0.003,
+    }  # fmt: skip
+    sets.append("algorithms.fedavg-target.client_optimizer.learning_rate=0.004")
+    own = resolve("toy", "fedavg-target", "centre 1", sets=sets)
+    assert own.client_optimizer["learning_rate"] == 0.004
+
+
 @pytest.mark.parametrize("engine", ["padded", "lanes", "reference"])
 def test_fednova_by_hand(engine: str):
     """Batches of 1: τ = (2, 1, 2), τ̄ = Σ n τ / Σ n = (4 + 1 + 4) / 5 = 1.8."""
@@ -223,10 +234,15 @@ def test_fedavg_ignores_the_first_weights_of_a_task():
 
 
 def test_who_uses_which_normalisation_and_which_estimator():
-    """No method divides by the batch's own sum; AFL, DRFA and FedMinMax count presence."""
+    """No method divides by the batch's own sum; AFL, DRFA and FedMinMax count presence.
+
+    Whose steps are of FedAvg's size starts from FedAvg's rates, and nobody else does.
+    """
     for name in METHODS.names():
         entry = find_method(name)
-        assert entry.settings.get("normalisation", "client") in ("client", "unbiased")
+        normalisation = entry.settings.get("normalisation", "client")
+        assert normalisation in ("client", "unbiased")
+        assert (normalisation == "unbiased") == ("fedavg" in (name, entry.like))
         if entry.settings.get("weight_rule", {}).get("name") == "projected_gradient":
             assert entry.settings["weight_rule"]["absent"] == "presence"
     assert {"afl", "drfa", "fedminmax"} <= set(METHODS.names())

@@ -2,9 +2,11 @@
 """What is done to losses before a rule and to λ after it, with numbers to redo by hand."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agnosticfl.core.weight_rule import WeightRule
 from agnosticfl.weights import (
     WeightTransform,
     adjusted,
@@ -73,6 +75,27 @@ def test_averaged_loss_by_hand():
     np.testing.assert_allclose(losses_after(transform, first), [1])
     np.testing.assert_allclose(losses_after(transform, first, absent), [1])
     np.testing.assert_allclose(losses_after(transform, first, absent, second), [0.75 + 0.25 * 3])
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        # Remembered in round 2, so it missed no round: the steps are 0.1 (1 + 1, 3 + 3).
+        (chain(averaged_loss(0.0), projected_gradient(0.1, "presence")), [0.3, 0.7]),
+        # (1 − 0.5, 3 − 2.5) in both rounds: λ stays.
+        (chain(averaged_loss(0.0), excess([0.5, 2.5]), projected_gradient(0.1)), [0.5, 0.5]),
+        # (1 + 1/√4, 3 + 1/√4), then n_1 = 1: (1 + 1/√4, 3 + 1/√1). Apart by 2 and 2.5.
+        (chain(averaged_loss(0.0), adjusted(1.0), projected_gradient(0.1)), [0.275, 0.725]),
+        # Divided by (1 + 3) / 2 in both rounds: apart by 1 and 1.
+        (chain(averaged_loss(0.0), normalised(), projected_gradient(0.1)), [0.4, 0.6]),
+    ],
+    ids=["presence", "excess", "adjusted", "normalised"],
+)
+def test_a_loss_that_is_remembered_is_treated_as_one_that_was_measured(
+    rule: WeightRule, expected: list[float]
+):
+    both, first = stats([1.0, 3.0], [4, 4]), stats([1.0, 0.0], [4, 0])
+    np.testing.assert_allclose(weights_after(rule, [0.5, 0.5], both, first), expected, rtol=1e-5)
 
 
 def test_adjusted_by_hand():

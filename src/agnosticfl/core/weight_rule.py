@@ -19,6 +19,13 @@ class DomainStats(NamedTuple):
     mean_loss: Array  # [p] L_i at w_{t-1}, 0 where the domain was absent
     domain_count: Array  # [p] N_i of this round
     mean_count: Array  # [p] mean N_i over the window, this round in it
+    # [p] whether L_i is a loss, measured or remembered; None: where N_i > 0
+    known: Array | None = None
+
+    @property
+    def has_loss(self) -> Array:
+        """[p] whether L_i is a loss, and not the 0 of a domain of which nothing is known."""
+        return self.domain_count > 0 if self.known is None else self.known
 
 
 class UpdateWeights(Protocol):

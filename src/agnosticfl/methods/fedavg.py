@@ -50,6 +50,7 @@ def fedavg(parts: Parts) -> Algorithm:
         "weight_rule": {"name": "fixed"},
         "weights_follow": "train",
     },
+    like="fedavg",
     paper_bytes=plain_bytes,
 )
 def fedavg_target(parts: Parts, *, target: str) -> Algorithm:

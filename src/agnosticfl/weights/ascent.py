@@ -22,7 +22,7 @@ Absent: TypeAlias = Literal["zero", "presence", "hold"]
 
 
 class Presence(NamedTuple):
-    """How often each domain was there."""
+    """How often each domain had a loss."""
 
     rounds: Array  # t
     present: Array  # [p] m_i, in how many of them
@@ -101,15 +101,16 @@ def _by_presence() -> LossTransform:
     """L_i ← L_i / (m_i / t), with m_i of the t rounds so far in which domain i was present.
 
     The share of rounds is all that the server can know of how likely a domain is: it holds for
-    every way to draw cohorts, for a federation of real machines, and under a secure sum.
+    every way to draw cohorts, for a federation of real machines, and under a secure sum. A round in
+    which the domain has a loss that was remembered (`averaged_loss`) is none that it missed.
     """
 
     def init(weights: Array) -> Presence:
         return Presence(jnp.zeros(()), jnp.zeros_like(weights))
 
     def update(seen: Presence, stats: DomainStats) -> tuple[DomainStats, Presence]:
-        present = stats.domain_count > 0
-        seen = Presence(seen.rounds + 1, seen.present + present.astype(seen.present.dtype))
+        there = stats.has_loss.astype(seen.present.dtype)
+        seen = Presence(seen.rounds + 1, seen.present + there)
         loss = stats.mean_loss * tree.divide(seen.rounds, seen.present)
         return stats._replace(mean_loss=loss), seen
 

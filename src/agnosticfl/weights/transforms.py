@@ -27,13 +27,13 @@ class Seen(NamedTuple):
 
 @LOSS_TRANSFORMS.add("normalised")
 def normalised() -> LossTransform:
-    """L_i ← L_i / mean_j |L_j| over the domains present: γ_λ (or τ) then has no unit.
+    """L_i ← L_i / mean_j |L_j| over the domains with a loss: γ_λ (or τ) then has no unit.
 
     Losses in other units, or of another model, give the same λ.
     """
 
     def update(state: tuple[()], stats: DomainStats) -> tuple[DomainStats, tuple[()]]:
-        size = tree.mean(jnp.abs(stats.mean_loss), stats.domain_count > 0)
+        size = tree.mean(jnp.abs(stats.mean_loss), stats.has_loss)
         return stats._replace(mean_loss=tree.divide(stats.mean_loss, size)), state
 
     return LossTransform(lambda _: (), update)
@@ -82,7 +82,7 @@ def averaged_loss(decay: Annotated[float, Meta(ge=0, lt=1)] = 0.9) -> LossTransf
         moved = decay * mean.loss + (1 - decay) * stats.mean_loss
         loss = jnp.where(mean.ever, moved, stats.mean_loss)
         mean = Seen(jnp.where(present, loss, mean.loss), mean.ever | present)
-        return stats._replace(mean_loss=mean.loss), mean
+        return stats._replace(mean_loss=mean.loss, known=mean.ever), mean
 
     return LossTransform(_nothing_seen, update, fills_absent=True)
 
@@ -103,7 +103,7 @@ def adjusted(constant: NotNegative) -> LossTransform:
     )
 
     def update(state: tuple[()], stats: DomainStats) -> tuple[DomainStats, tuple[()]]:
-        more = jnp.where(stats.domain_count > 0, constant / jnp.sqrt(stats.mean_count), 0)
+        more = jnp.where(stats.has_loss, constant / jnp.sqrt(stats.mean_count), 0)
         return stats._replace(mean_loss=stats.mean_loss + more), state
 
     return LossTransform(lambda _: (), update)
@@ -133,7 +133,7 @@ def excess(references: Sequence[float]) -> LossTransform:
         return ()
 
     def update(state: tuple[()], stats: DomainStats) -> tuple[DomainStats, tuple[()]]:
-        loss = jnp.where(stats.domain_count > 0, stats.mean_loss - own, stats.mean_loss)
+        loss = jnp.where(stats.has_loss, stats.mean_loss - own, stats.mean_loss)
         return stats._replace(mean_loss=loss), state
 
     return LossTransform(init, update)
