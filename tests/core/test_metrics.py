@@ -26,6 +26,7 @@ from agnosticfl.core.metrics import (
     perplexity,
     reading,
 )
+from agnosticfl.core.metrics.sentences import log_sum_exp_in_one_pass
 from agnosticfl.core.model import from_functions
 from agnosticfl.errors import BadInput
 from agnosticfl.models.helpers.language import sentence_loss
@@ -55,6 +56,30 @@ def test_a_cross_entropy_and_its_derivative_are_optax_s():
     expected = both(optax.softmax_cross_entropy_with_integer_labels)
     for a, b in zip(both(cross_entropy), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.nan_input
+def test_a_sum_of_exponentials_is_the_same_in_one_pass():
+    """Also for rows that are infinite or too large for exp."""
+    rows = 5 * np.random.default_rng(0).normal(size=(4, 1000))
+    exact = np.log(np.exp(rows).sum(axis=1, keepdims=True))
+    found = log_sum_exp_in_one_pass(jnp.asarray(rows, jnp.float32))
+    np.testing.assert_allclose(found, exact, rtol=1e-6)
+    edges = [[np.inf, 1, 2], [np.inf, np.inf, 0], [np.nan, 1, 2], [1e38, 3e38, 0], [-np.inf, -4, 2]]
+    edges = jnp.asarray(edges, jnp.float32)
+    expected = jax.nn.logsumexp(edges, axis=-1, keepdims=True)
+    np.testing.assert_allclose(log_sum_exp_in_one_pass(edges), expected, rtol=1e-6)
+
+
+def test_an_accelerator_reads_the_logits_once():
+    """Not a first time for the largest of them, whose sum of exponentials is then taken."""
+    traced = jax.jit(cross_entropy).trace(jnp.zeros((2, 3, 50)), jnp.zeros((2, 3), int))
+    alone = {
+        platform: "applies stablehlo.maximum"
+        in traced.lower(lowering_platforms=(platform,)).as_text()
+        for platform in ("cpu", "cuda")
+    }
+    assert alone == {"cpu": True, "cuda": False}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agnosticfl import agnostic_fedavg, from_functions
+from agnosticfl.channels.fixed_point import in_fixed_point
 from agnosticfl.core import sampling, tree
+from agnosticfl.core.channel import PLAIN, Channel
 from agnosticfl.core.contribution import Broadcast
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.random import example_order
@@ -87,6 +89,30 @@ def test_a_few_lanes_take_the_last_steps_where_one_client_is_long(monkeypatch: p
     assert (choices["lanes"], choices["narrow"]) == (4, 1)
     expected, _ = sums(reference_engine)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+@pytest.mark.parametrize("channel", [PLAIN, in_fixed_point(8)(None)], ids=["plain", "encoded"])
+def test_clients_that_end_are_added_up_a_few_at_a_time(
+    at_once: int, channel: Channel, monkeypatch: pytest.MonkeyPatch
+):
+    """Four lanes of clients of the same size end together, those of others alone."""
+    monkeypatch.setattr(lanes_file, "TINY", 0)
+    monkeypatch.setattr(lanes_file, "clients_at_once", lambda _: at_once)
+    sizes = [4, 4, 4, 4, 7, 0, 1, 2]
+    values = [[float(k)] * n for k, n in enumerate(sizes)]
+    data = federated(values, [[k % 2] * n for k, n in enumerate(sizes)], num_domains=2)
+    work = ClientWork(quadratic(), optax.sgd(0.1, momentum=0.5), 2, batch_size=2, channel=channel)
+
+    def total(engine: EngineBuilder) -> Any:
+        seam = engine(work, data, sampling.uniform(8, 8, 1), 1)
+        state = channel.init()
+        sent = Broadcast(work.model.init(jax.random.key(0)), jnp.array([0.3, 0.7]), state)
+        encoded = seam.compile(seam.sum_over_clients)(sent, seam.cohort(3))
+        return channel.decode(state, encoded, jax.random.key(1))[0]
+
+    found, expected = total(functools.partial(lanes_engine, lanes=4)), total(reference_engine)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-6), found, expected)
 
 
 def test_lanes_stay_where_clients_are_of_a_size(monkeypatch: pytest.MonkeyPatch):

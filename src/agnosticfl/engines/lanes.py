@@ -50,6 +50,7 @@ MOST_LANES = 25  # and for any other
 MOST_ROUNDS = 128  # in a block,
 BLOCK_EXAMPLES = 2**18  # and examples: together they keep a block well below a second
 TIMED_STEPS = 8  # of a round, to know how long it takes
+PORTIONS = 5  # of the lanes of an accelerator, in which clients at their last step are added up
 
 
 class LaneCohort(NamedTuple):
@@ -58,6 +59,15 @@ class LaneCohort(NamedTuple):
     pool: Pool
     cohort: Plan
     layout: Layout
+
+
+class Ending(NamedTuple):
+    """The clients whose last step is s."""
+
+    slot: Any  # [L] int32, whose step each lane takes
+    lanes: Any  # [L] int32; those whose clients end come first
+    number: Any  # [] int32, so many of them
+    most: Any  # [] int32, on any of the devices that take the step together
 
 
 class Width(NamedTuple):
@@ -303,8 +313,9 @@ def train(
     places = jax.vmap(jax.vmap(lambda k, n: local_step_at(work, cohort, k, n)))(
         layout.slot, layout.number
     )
-    ends = jnp.any(places.last, axis=1).astype(jnp.int32)  # [S] whether a client's last step is s
-    steps, wide, ends = in_step((layout.steps, layout.wide, ends))
+    ending = jnp.argsort(~places.last, axis=1)  # [S, L] lanes; those whose clients end come first
+    number = jnp.sum(places.last, axis=1)  # [S] clients whose last step is s
+    steps, wide, most = in_step((layout.steps, layout.wide, number))
     start = local_start(work, params, sent.client_rate)
     summing = as_one_sum if is_plain(work.channel) else client_by_client
     zero, add, finished = summing(work, sent, cohort, stats, keys)
@@ -322,8 +333,12 @@ def train(
         slot, place = jax.tree.map(lambda leaf: leaf[s, :width], (layout.slot, places))
         trained = side_by_side(one_lane, width)(lanes, slot, place)
         # What clients at their last step contribute; then their lanes go back to w_{t-1}.
+        at_once = clients_at_once(width)
+        if at_once < width:
+            own = Ending(slot, ending[s, :width], number[s], most[s])
+            return in_portions(add, start, at_once, own, trained, total)
         total = jax.lax.cond(
-            ends[s] > 0, add, lambda total, *_: total, total, trained[0], slot, place.last
+            most[s] > 0, add, lambda total, *_: total, total, trained[0], slot, place.last
         )
         return jax.vmap(tree.select, (0, None, 0))(place.last, start, trained), total
 
@@ -334,6 +349,44 @@ def train(
         lanes = jax.tree.map(lambda leaf: leaf[:narrow], lanes)
         _, total = jax.lax.fori_loop(wide, steps, step, (lanes, total))
     return finished(total)
+
+
+def clients_at_once(lanes: int) -> int:
+    """How many clients at their last step are added up together.
+
+    An accelerator waits for its memory: it should not read the models of all lanes where a few end.
+    """
+    return lanes if jax.default_backend() == "cpu" else -(-lanes // PORTIONS)
+
+
+def in_portions(
+    add: Callable[..., Any], start: Any, at_once: int, ending: Ending, trained: Any, total: Any
+) -> tuple[Any, Any]:
+    """The lanes and the sum after a step at which some clients end, so many of them at a time.
+
+    A loop, not a condition: a condition would copy all lanes.
+
+    Args:
+      add: adds the clients of some lanes: (sum, their w, their slots, which of them are real).
+      start: what a lane begins with.
+      trained: the lanes after the step, [L, …].
+    """
+    none = len(ending.lanes)  # the number of no lane
+    order = jnp.pad(ending.lanes, (0, at_once), constant_values=none)
+
+    def portion(i: Array, carry: Any) -> Any:
+        lanes, total = carry
+        place = i * at_once + jnp.arange(at_once)
+        real = place < ending.number
+        lane = jnp.where(real, order[place], none)
+        own, slot = jax.tree.map(
+            lambda leaf: leaf.at[lane].get(mode="clip"), (lanes[0], ending.slot)
+        )
+        total = add(total, own, slot, real)
+        back = jax.tree.map(lambda leaf, first: leaf.at[lane].set(first, mode="drop"), lanes, start)
+        return back, total
+
+    return jax.lax.fori_loop(0, -(-ending.most // at_once), portion, (trained, total))
 
 
 def side_by_side(function: Callable[..., Any], lanes: int) -> Callable[..., Any]:

@@ -64,7 +64,14 @@ def counts(comparison: Comparison) -> Grid:
 
 def ledger(comparison: Comparison) -> Grid:
     """Bytes per round and of the run; and of evaluations, if clients evaluate."""
-    head = ["algorithm", "down per round", "up per round", "sum", "the paper's formula", "whole run"]
+    head = [
+        "algorithm",
+        "down per round",
+        "up per round",
+        "sum",
+        "the paper's formula",
+        "whole run",
+    ]
     rows = [[Entry(row.title), *map(_size, _bytes(row.runs[0]))] for row in comparison.rows]
     asked = [_asked(row.runs[0]) for row in comparison.rows]
     if any(asked):

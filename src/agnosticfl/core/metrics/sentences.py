@@ -50,7 +50,7 @@ def _with_derivative() -> Callable[[Array, Array], Array]:
 
 def _cross_entropy(logits: Any, targets: Any) -> tuple[Any, tuple[Any, ...]]:
     numbers = numpy_of(logits)
-    total = _log_sum_exp(logits) if numbers is np else jax.nn.logsumexp(logits, -1, keepdims=True)
+    total = _log_sum_exp(logits) if numbers is np else _log_sum_exp_on_device(logits)
     own = numbers.take_along_axis(logits, targets[..., None], axis=-1)
     return (total - own)[..., 0], (logits, total, targets)
 
@@ -58,6 +58,34 @@ def _cross_entropy(logits: Any, targets: Any) -> tuple[Any, tuple[Any, ...]]:
 def _log_sum_exp(logits: np.ndarray) -> np.ndarray:
     largest = logits.max(axis=-1, keepdims=True)
     return largest + np.log(np.exp(logits - largest).sum(axis=-1, keepdims=True))
+
+
+def _log_sum_exp_on_device(logits: Array) -> Array:
+    """The same; an accelerator reads the logits once, since they fill its memory."""
+
+    def as_jax_has_it(logits: Array) -> Array:
+        return jax.nn.logsumexp(logits, -1, keepdims=True)
+
+    return jax.lax.platform_dependent(logits, cpu=as_jax_has_it, default=log_sum_exp_in_one_pass)
+
+
+def log_sum_exp_in_one_pass(logits: Array) -> Array:
+    """log Σ exp(logits) over the last axis, which stays, with length 1.
+
+    Two parts (m, s) of a row, whose sums are exp(m) s, come together as the larger m, and the sum
+    of both s for it.
+    """
+    least = jnp.finfo(logits.dtype).min  # for −∞, whose difference from itself is no number
+
+    def together(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+        factor = jnp.exp(-jnp.abs(a[0] - b[0]))
+        larger, smaller = jnp.where(a[0] > b[0], a[1], b[1]), jnp.where(a[0] > b[0], b[1], a[1])
+        return jnp.maximum(a[0], b[0]), larger + smaller * factor
+
+    logits = jnp.maximum(logits, least)
+    start = (jnp.asarray(least), jnp.zeros((), logits.dtype))
+    m, s = jax.lax.reduce((logits, jnp.ones_like(logits)), start, together, (logits.ndim - 1,))
+    return jnp.where(m < jnp.inf, m + jnp.log(s), m)[..., None]
 
 
 def _d_cross_entropy(kept: tuple[Array, ...], d: Array) -> tuple[Array, None]:
