@@ -46,7 +46,7 @@ MODELS: dict[str, Callable[[], Model]] = {"toy": point, "emnist": cnn, "stackove
 
 def main() -> None:
     options = _options()
-    workloads = _load(options.workloads)
+    workloads = load(options.workloads)
     results: list[dict[str, Any]] = []
     for task in options.task:
         results += measure(workloads.make(task, options.seed), options)
@@ -200,7 +200,8 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _load(path: str) -> Any:
+def load(path: str) -> Any:
+    """The module at a path."""
     spec = importlib.util.spec_from_file_location("workloads", path)
     assert spec is not None
     assert spec.loader is not None
