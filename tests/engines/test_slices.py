@@ -24,6 +24,7 @@ from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.model import Model
 from agnosticfl.core.work import ClientWork
 from agnosticfl.engines import auto_engine, lanes_engine, reference_engine
+from agnosticfl.engines import lanes as lanes_file
 from agnosticfl.engines.helpers import feed
 from agnosticfl.engines.helpers.shards import SAME, here
 from agnosticfl.engines.helpers.slices import AXIS, spec
@@ -92,6 +93,15 @@ def test_the_slow_ones_on_8_simulated_devices():
 def test_two_groups_of_two_equal_the_reference(name: str):
     model, data = problem(name)
     work = ClientWork(model, OPTIMIZER, data.num_domains, batch_size=2, epochs=2)
+    close(sums(TWO_BY_TWO, work, data, 5, 1), sums(reference_engine, work, data, 5, 1))
+
+
+@on_8_devices
+def test_clients_of_two_groups_are_added_up_one_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    """As on an accelerator; each group has its own number of clients that end at a step."""
+    monkeypatch.setattr(lanes_file, "clients_at_once", lambda _: 1)
+    model, data = problem("linear")
+    work = ClientWork(model, OPTIMIZER, data.num_domains, batch_size=2, epochs=3)
     close(sums(TWO_BY_TWO, work, data, 5, 1), sums(reference_engine, work, data, 5, 1))
 
 
