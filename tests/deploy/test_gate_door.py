@@ -2,11 +2,14 @@
 """The gate's connections, over real sockets: those that are slow, many, rude or very long."""
 
 import contextlib
+import gc
 import hashlib
 import socket
 import ssl
+import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ import pytest
 import uvicorn
 
 from agnosticfl.deploy.gate.desk import Desk
+from agnosticfl.deploy.gate.door import Conversation
 from agnosticfl.deploy.gate.limits import Limits
 from agnosticfl.deploy.gate.serve import configured, server_context
 from agnosticfl.deploy.gate.settings import Settings
@@ -102,6 +106,10 @@ def nothing_is_left(gate: Standing) -> Generator[None]:
     wait_for(lambda: gate.desk.number == 0)
 
 
+def conversations() -> list[Conversation]:
+    return [each for each in gc.get_objects() if isinstance(each, Conversation)]
+
+
 def head(headers: dict[str, str], length: int, path: str = PULL) -> bytes:
     lines = [f"POST {path} HTTP/1.1", "host: gate", f"content-length: {length}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -133,6 +141,24 @@ def test_a_request_that_comes_in_one_piece_with_another(gate: Standing):
         both = [head(gate.ann.headers(), 1), b"x", head(gate.ann.headers() | last, 1), b"y"]
         connection.sendall(b"".join(both))
         assert end_of(connection).count(b"HTTP/1.1 200") == 2
+
+
+def test_nothing_is_kept_of_a_client_that_left_in_haste(gate: Standing):
+    """Not by a timer, nor by a circle of references: each would hold a TLS buffer of 256 KiB."""
+    ours = [id(each) for each in conversations()]
+    gc.disable()
+    try:
+        with gate.plain() as plain:
+            connection = gate.trusted.wrap_socket(plain, server_hostname="127.0.0.1")
+            connection.sendall(head(gate.ann.headers(), 1) + b"x")
+            assert connection.recv(1)  # it does not wait for the rest
+            (kept,) = [weakref.ref(each) for each in conversations() if id(each) not in ours]
+            linger = struct.pack("ii", 1, 0)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            connection.close()  # a reset, not an end in good order
+        wait_for(lambda: kept() is None)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("begun", [b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\nhost: gate\r\n\r\n"])

@@ -109,6 +109,10 @@ class Conversation(H11Protocol):
         self.hall.desk.leave(self.visit)
         if self.made:
             super().connection_lost(exc)
+        # What is kept of a connection holds a TLS buffer of 256 KiB, so nothing may keep it longer:
+        # no timer, which Uvicorn leaves to itself after an error, and no circle of references.
+        self._unset_keepalive_if_required()
+        self.cycle = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         if self.made:

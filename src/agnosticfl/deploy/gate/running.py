@@ -47,7 +47,8 @@ def web_server(app: Any, host: str, port: int, *, http: Any, **more: Any) -> uvi
 
 def serve(config: uvicorn.Config, what: str) -> None:
     """Serves until a signal ends it."""
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # warnings are what strangers cause
+    for name in ("uvicorn", "asyncio"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # warnings are what strangers cause
     say(f"{what} is open on {config.host}:{config.port}")
     uvicorn.Server(config).run()
 
