@@ -71,6 +71,15 @@ def test_sizes_are_those_of_the_data(folder: Path):
     assert task["evaluation_clients"] == 5
 
 
+@pytest.mark.parametrize(("side", "first"), [(8, ["cnn"]), (5, [])])
+def test_an_image_is_also_the_row_of_its_pixels(side: int, first: list[str]):
+    """And nothing else, where it is too small for the network."""
+    counts = seen([[50, 50]])
+    models = fitting_models(counts._replace(features={"x": (side, side, 3), "y": ()}))
+    assert list(models) == [*first, "logistic", "mlp"]
+    assert models["logistic"]["features"] == 3 * side**2
+
+
 def seen(counts: list[list[int]] | None, rows: int = 100, features: int = 4) -> Seen:
     classes = None if counts is None else len(counts[0])
     return Seen(

@@ -81,12 +81,17 @@ def fitting_models(seen: Seen) -> dict[str, Table]:
         return _of_rows(seen, x[0])
     if x is not None and len(x) == 1 and seen.edges:
         return _of_survival(seen, x[0])
-    is_image = x is not None and len(x) in (2, 3) and min(x[:2]) >= SMALLEST_IMAGE
-    if is_image and seen.classes:
-        assert x is not None
-        sizes = dict(zip(("height", "width", "channels"), x, strict=False))
-        return {"cnn": {"classes": seen.classes, **sizes, "metrics": _metrics(seen)}}
+    if x is not None and len(x) in (2, 3) and seen.classes:
+        return _of_images(seen, x)
     return {}
+
+
+def _of_images(seen: Seen, shape: tuple[int, ...]) -> dict[str, Table]:
+    """A network for images, and those for which an image is the row of its pixels."""
+    sizes = dict(zip(("height", "width", "channels"), shape, strict=False))
+    network: Table = {"classes": seen.classes, **sizes, "metrics": _metrics(seen)}
+    large = min(shape[:2]) >= SMALLEST_IMAGE
+    return {**({"cnn": network} if large else {}), **_of_rows(seen, math.prod(shape))}
 
 
 def _of_rows(seen: Seen, features: int) -> dict[str, Table]:
