@@ -107,7 +107,7 @@ def nothing_is_left(gate: Standing) -> Generator[None]:
 
 
 def conversations() -> list[Conversation]:
-    return [each for each in gc.get_objects() if isinstance(each, Conversation)]
+    return [each for each in gc.get_objects() if type(each) is Conversation]  # no proxy is asked
 
 
 def head(headers: dict[str, str], length: int, path: str = PULL) -> bytes:
