@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pieces of a step of the LSTM, each by itself and in the ways it could be done, on a card.
+
+    python benchmarks/pieces.py [--lanes 25] [--batch 16] [--repeats 5] [--json FILE]
+        [--small]          a check on a CPU: tiny, and with kernels interpreted
+
+The first way of a piece is what models do now. Of the others the table says how long they take, and
+by how much at most a number of theirs is off, relative to the largest of the first way's.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from fused_loss import Blocks, Ways, fused_loss
+from jax import Array
+
+from agnosticfl.core.metrics.sentences import cross_entropy
+from agnosticfl.core.precision import in_precision, product, rounded_factor
+from agnosticfl.models.helpers.recurrent import over_time
+from agnosticfl.models.word_lstm import lstm_unit
+
+CALLS = 20  # sent off at once, so that the host is not what is timed
+BLOCKS = {
+    "fused": Ways(),
+    "fused, fewer warps": Ways(Blocks(64, 128, 4, 3), Blocks(64, 128, 4, 2)),
+    "fused, fewer tokens": Ways(
+        Blocks(32, 256, 4, 3), Blocks(32, 128, 4, 3), Blocks(32, 128, 8, 2)
+    ),
+    "fused, more warps": Ways(Blocks(64, 256, 8, 3), Blocks(64, 128, 8, 2), Blocks(64, 64, 8, 2)),
+}
+
+
+class Sizes(NamedTuple):
+    """Of a step of all lanes."""
+
+    lanes: int
+    batch: int
+    time: int = 20
+    words: int = 10_004
+    embedding: int = 96
+    hidden: int = 670
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.time
+
+
+class Piece(NamedTuple):
+    """Something a step does, and the ways to do it; all take the same arguments."""
+
+    given: tuple[Array, ...]
+    ways: dict[str, Callable[..., Any]]
+
+
+def loss_pass(sizes: Sizes, small: bool) -> Piece:
+    """The losses of a batch from the narrow layer's output; no gradient."""
+    x, w, b, y, _ = _of_loss(sizes)
+    fused = {name: fused_loss(ways, jnp.bfloat16, small) for name, ways in BLOCKS.items()}
+    return Piece((x, w, b, y), {"logits in memory": plain_loss, **fused})
+
+
+def loss_and_gradient(sizes: Sizes, small: bool) -> Piece:
+    """The same with the gradients of x, W and b."""
+    ways: dict[str, Any] = {
+        "logits in memory": plain_loss,
+        "vocabulary a multiple of 128": wide_loss,
+    }
+    ways |= {name: fused_loss(each, jnp.bfloat16, small) for name, each in BLOCKS.items()}
+    return Piece(_of_loss(sizes), {name: partial(with_gradient, way) for name, way in ways.items()})
+
+
+def time_loops(sizes: Sizes, small: bool) -> Piece:
+    """The LSTM's layer over all time steps, with its gradients."""
+    del small
+    keys = jax.random.split(jax.random.key(1), 3)
+    gates = 4 * sizes.hidden
+    u = 0.03 * jax.random.normal(keys[0], (sizes.lanes, sizes.hidden, gates))
+    shape = (sizes.lanes, sizes.time, sizes.batch)
+    z = jax.random.normal(keys[1], (*shape, gates))
+    d = jax.random.normal(keys[2], (*shape, sizes.hidden))
+    ways: dict[str, Any] = {"all lanes at once": all_lanes}
+    for size in (5, 9, 13):
+        ways[f"{size} lanes after {size}"] = partial(in_groups, size)
+    return Piece((u, z, d), ways)
+
+
+def products_back(sizes: Sizes, small: bool) -> Piece:
+    """d_a U^T at one time step."""
+    del small
+    keys = jax.random.split(jax.random.key(2), 2)
+    gates = 4 * sizes.hidden
+    u = jax.random.normal(keys[0], (sizes.lanes, sizes.hidden, gates), jnp.bfloat16)
+    d = jax.random.normal(keys[1], (sizes.lanes, sizes.batch, gates))
+    # The copy is made once per step and used 20 times: it is given, not timed.
+    turned = u.swapaxes(1, 2)
+    ways = {
+        "U as it is": lambda d, u, _: jax.vmap(lambda d, u: product(d, u.T))(d, u),
+        "a turned copy of U": lambda d, _, turned: jax.vmap(product)(d, turned),
+    }
+    return Piece((d, u, turned), ways)
+
+
+PIECES = {
+    "loss pass": loss_pass,
+    "loss and gradient": loss_and_gradient,
+    "time loops": time_loops,
+    "products back": products_back,
+}
+
+
+def plain_loss(x: Array, w: Array, b: Array, y: Array) -> Array:
+    """As models do it: all logits, then the cross-entropy."""
+    return jax.vmap(lambda x, w, b, y: cross_entropy(product(x, w) + b, y))(x, w, b, y)
+
+
+def wide_loss(x: Array, w: Array, b: Array, y: Array) -> Array:
+    """With words that cannot come, so that the compiler need not widen each product's factors."""
+    more = -w.shape[2] % 128
+    wide = jnp.pad(rounded_factor(w), [(0, 0), (0, 0), (0, more)])
+    return plain_loss(x, wide, jnp.pad(b, [(0, 0), (0, more)], constant_values=-1e30), y)
+
+
+def with_gradient(loss: Any, x: Array, w: Array, b: Array, y: Array, d: Array) -> Any:
+    """The losses and the gradients of x, W and b."""
+    losses, pullback = jax.vjp(lambda x, w, b: loss(x, w, b, y), x, w, b)
+    return losses, pullback(d)
+
+
+def all_lanes(u: Array, z: Array, d: Array) -> Any:
+    """As models do it."""
+    h, pullback = jax.vjp(jax.vmap(lambda u, z: over_time(lstm_unit, u, None, z)), u, z)
+    return h, pullback(d)
+
+
+def in_groups(size: int, u: Array, z: Array, d: Array) -> Any:
+    """A few lanes after the others, so that their U stay in the cache from one time to the next."""
+    found: list[Any] = []
+    for start in range(0, len(u), size):
+        given = tuple(array[start : start + size] for array in (u, z, d))
+        if found:  # else the compiler would mix the groups
+            given, found[-1] = jax.lax.optimization_barrier((given, found[-1]))
+        found.append(all_lanes(*given))
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *found)
+
+
+def _of_loss(sizes: Sizes) -> tuple[Array, ...]:
+    keys = jax.random.split(jax.random.key(0), 5)
+    shape = (sizes.lanes, sizes.tokens)
+    return (
+        jax.random.normal(keys[0], (*shape, sizes.embedding)),
+        0.1 * jax.random.normal(keys[1], (sizes.lanes, sizes.embedding, sizes.words)),
+        jax.random.normal(keys[2], (sizes.lanes, sizes.words)),
+        jax.random.randint(keys[3], shape, 0, sizes.words),
+        jax.random.uniform(keys[4], shape) / sizes.tokens,
+    )
+
+
+def measured(way: Callable[..., Any], given: tuple[Array, ...], repeats: int) -> tuple[Any, Any]:
+    """What a way results in, and the microseconds of a call (a mean of many, `repeats` times)."""
+    function = jax.jit(in_precision(way, "bf16"))
+    result = jax.block_until_ready(function(*given))
+    found = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            result = function(*given)
+        jax.block_until_ready(result)
+        found.append(1e6 * (time.perf_counter() - start) / CALLS)
+    return result, found
+
+
+def off_by(result: Any, first: Any) -> float:
+    """The largest difference between two results, relative to the largest number of an array."""
+    pairs = zip(jax.tree.leaves(result), jax.tree.leaves(first), strict=True)
+    return max(float(jnp.abs(a - b).max() / jnp.abs(b).max()) for a, b in pairs)
+
+
+def rows(sizes: Sizes, small: bool, repeats: int) -> Iterator[dict[str, Any]]:
+    """A row of the table for each way of each piece; the first way of a piece must succeed."""
+    for title, make in PIECES.items():
+        piece = make(sizes, small)
+        first: Any = None
+        for name, way in piece.ways.items():
+            try:
+                result, found = measured(way, piece.given, repeats)
+            except Exception as error:  # that a card cannot go this way is a finding as well
+                if first is None:
+                    raise
+                yield {"piece": title, "way": name, "failed": str(error).splitlines()[0]}
+                continue
+            first = result if first is None else first
+            yield {"piece": title, "way": name, "µs": found, "off by": off_by(result, first)}
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row as it is printed."""
+    told = row.get("failed") or (
+        f"{statistics.median(row['µs']):9.1f} µs   off by {row['off by']:.1e}"
+    )
+    return f"{row['piece']:20}{row['way']:32}{told}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--lanes", type=int, default=25)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--small", action="store_true")
+    options = parser.parse_args()
+    sizes = Sizes(options.lanes, options.batch)
+    if options.small:
+        sizes = Sizes(lanes=10, batch=32, time=4, words=300, hidden=16)
+    found = []
+    for row in rows(sizes, options.small, options.repeats):
+        print(line(row), flush=True)  # noqa: T201
+        found.append(row)
+    if options.json:
+        device = jax.devices()[0].device_kind
+        content = {"device": device, "sizes": sizes._asdict(), "rows": found}
+        options.json.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
