@@ -68,6 +68,28 @@ def test_the_pictures_of_the_first_page_are_up_to_date():
         )
 
 
+# A figure and its interval; the spread over seeds may stand between them.
+FIGURE = re.compile(r"(\d+\.\d+)\*{0,2}(?: \([^()]*\))?\*{0,2} (\[[\d., ]+\])")
+
+
+def test_the_first_table_of_the_results_has_the_figures_of_the_sections():
+    page = (ROOT / "docs" / "results.md").read_text()
+    start, sections = page.split("## How the tables were made")
+    known = set(FIGURE.findall(sections))
+    rows = [line.strip("|").split(" | ") for line in start.splitlines() if line.startswith("|")]
+    found = [figure for row in rows[2:] for cell in row[1:5] for figure in FIGURE.findall(cell)]
+    assert len(found) > 80
+    assert [figure for figure in found if figure not in known] == []
+
+
+def test_the_first_table_of_the_results_has_every_task_but_those_that_could_not_be_run():
+    start, rest = (ROOT / "docs" / "results.md").read_text().split("## How the tables were made")
+    unrun = rest.split("## What the paper has and we could not run")[1]
+    names = {file.stem for file in (SOURCE / "tasks").glob("*.toml")}
+    shown = {name for name in names if re.search(rf"^\| \[?`{name}`", start, re.MULTILINE)}
+    assert {name for name in names - shown if f"agnosticfl compare {name} " not in unrun} == set()
+
+
 def test_every_option_of_a_task_is_explained():
     page = (ROOT / "docs" / "tasks.md").read_text()
     assert re.findall(r"^ *- (?:\*\*)?`\w+`(?:\*\*:)? \([^:\n]*\)$", page, re.MULTILINE) == []

@@ -5,6 +5,7 @@ Commands are run as they stand, but with fewer rounds, and with names of the tes
 those that are a reader's own.
 """
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -203,6 +204,21 @@ def parsed(words: list[str]) -> click.Command:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_program_takes_every_command_of_a_page(page: Path):
     for line in commands(page):
+        parsed(line)
+
+
+def between_the_lines(page: Path) -> list[list[str]]:
+    """What follows `agnosticfl` in commands that stand in the page's sentences and tables."""
+    inline = re.findall(r"`(agnosticfl [^`]+)`", page.read_text(encoding="utf-8"))
+    each = [line for text in inline for line in text.replace("\\|", "|").split("&&")]
+    return [words(line)[1:] for line in each]
+
+
+@pytest.mark.parametrize("name", ["results.md", "predictions.md"])
+def test_the_program_takes_the_commands_that_figures_name(name: str):
+    lines = between_the_lines(ROOT / "docs" / name)
+    assert lines
+    for line in lines:
         parsed(line)
 
 
