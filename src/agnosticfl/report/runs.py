@@ -53,6 +53,12 @@ class Run(NamedTuple):
         """The budget of its privacy; infinite without any."""
         return math.inf if self.config.dp is None else float(self.config.dp["epsilon"])
 
+    def noised(self, split: str) -> bool:
+        """Whether results of a split are noised sums: one that is missing was too small for them."""
+        own = self.config.dp or {}
+        told = self.config.evaluation_by == "server" and split in own.get("public", ())
+        return bool(own) and not told
+
     @property
     def looks(self) -> list[int]:
         """The numbers of the records with a look at held-out clients."""
