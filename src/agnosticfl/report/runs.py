@@ -54,7 +54,7 @@ class Run(NamedTuple):
         return math.inf if self.config.dp is None else float(self.config.dp["epsilon"])
 
     def noised(self, split: str) -> bool:
-        """Whether results of a split are noised sums: one that is missing was too small for them."""
+        """Whether results of a split are noised sums: one that is missing was too small."""
         return noised(self.config, split)
 
     @property
