@@ -254,8 +254,8 @@ def test_too_few_looks_are_made_more_and_said(tmp_path: Path):
 def test_a_private_search_tells_only_what_is_noised_of_held_out_clients(tmp_path: Path):
     """No held-out client has domain 1: the noise says so, and not the data."""
     pytest.importorskip("dp_accounting")
-    table = tomllib.loads(TASK) | {"task": "private", "rounds": 4, "evaluation_every": 2}
-    table["data"] |= {"clients": 200, "shares": "0.99,0.01"}
+    text = TASK.replace("clients = 60", "clients = 200").replace("0.8,0.2", "0.99,0.01")
+    table = tomllib.loads(text) | {"task": "private", "rounds": 4, "evaluation_every": 2}
     dp = {"epsilon": 20.0, "delta": 1e-5, "test_seed": 1}
     said: list[str] = []
 
