@@ -17,10 +17,12 @@ from agnosticfl.core import tree
 from agnosticfl.core.contribution import contribution_shapes
 from agnosticfl.engines import padded_engine
 from agnosticfl.errors import BadInput
+from agnosticfl.export.folder import export_run
 from agnosticfl.privacy.entropy import Secrets, secret_of_a_test
 from agnosticfl.privacy.noise_source import noise_source
 from agnosticfl.report import write_report
 from agnosticfl.runs.config import from_table
+from agnosticfl.runs.kept_models import WHICH, file_of, read_params
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve, title
 from agnosticfl.runs.run import Stopped, run
@@ -103,9 +105,31 @@ def test_noise_from_a_number_is_not_private_and_every_output_says_so(tmp_path: P
     assert said[0] == said[-1] == f"warning: {NOT_PRIVATE}"  # before the first round and at the end
     assert "NOT PRIVATE" in title(config)
     write_report([tmp_path / "run"], tmp_path / "run")
-    for page in ("report.html", "table.md", "table.tex"):
+    for page in ("report.html", "table.md", "table.tex", "comparison.json"):
         assert "NOT PRIVATE" in (tmp_path / "run" / page).read_text(), page
+    plots = {path.name: path.read_text() for path in (tmp_path / "run" / "plots").glob("*.svg")}
+    assert {"counts.svg", "weights.svg", "train.svg"} <= set(plots)
+    for name, text in plots.items():
+        assert "NOT PRIVATE" in text, name
     assert "NOT PRIVATE" not in title(private_toy())
+
+
+def test_models_and_records_of_noise_from_a_number_say_so_by_themselves(tmp_path: Path):
+    """They may go where the rest of the run folder does not."""
+    sets = ["mean_model=true", "evaluation_every=2", "dp.epsilon=8", "dp.delta=1e-5"]
+    sets += ["data.clients=100", "clients_per_round=20", 'dp.public=["heldout", "test"]']
+    for name, own in (("test", ["dp.test_seed=7"]), ("real", [])):
+        run(resolve("synthetic-points", rounds=4, sets=[*sets, *own]), tmp_path / name)
+        told = [read_records(tmp_path / name)[0].get("private")]
+        for which in WHICH:
+            kept = read_params(file_of(tmp_path / name, which))
+            told.append(kept.about.get("warning"))
+        assert told == ([False, *[NOT_PRIVATE] * 3] if own else [None] * 4)
+    (events,) = (tmp_path / "test" / "tensorboard").iterdir()
+    assert b"private" in events.read_bytes()
+    export_run(tmp_path / "test", tmp_path / "out")
+    assert read_params(tmp_path / "out" / "model.safetensors").about["warning"] == NOT_PRIVATE
+    assert "NOT PRIVATE" in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("make", [agnostic_fedavg, fedavg])

@@ -26,6 +26,7 @@ from agnosticfl.deploy.private import (
     budget_of,
     cost,
     fewest_honest,
+    in_words,
     planned_sums,
     privacy_of,
 )
@@ -284,6 +285,12 @@ def test_what_would_not_be_private_in_a_federation_is_refused(dp: dict[str, Any]
     with pytest.raises(BadInput, match=words) as refused:
         private_config(dp=dp)
     assert "\n" not in str(refused.value)
+
+
+def test_what_is_said_at_first_names_both_units():
+    said = in_words(private_config())
+    assert "for every client with all that it holds" in said
+    assert "covers each owner of examples (patient) within it" in said
 
 
 def test_in_the_clear_there_is_no_privacy():

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Secret bits: where they come from, that no use shares them, who can get them again."""
 
+import concurrent.futures
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,6 +33,24 @@ def test_nothing_is_given_twice_but_processes_that_share_a_secret_get_the_same()
     first, second = one.bits("noise")(16), one.bits("noise")(16)
     assert np.any(first != second)
     np.testing.assert_array_equal(other.bits("noise")(16), first)
+
+
+class Slow(str):
+    """A use at which a thread lingers wherever it is looked up."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        time.sleep(0.002)
+        return super().__hash__()
+
+
+def test_threads_that_ask_at_once_never_get_the_same():
+    """Those who train and those who report may be noised side by side."""
+    own, use = Secrets(b"s" * 32), Slow("noise")
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        drawn = list(threads.map(lambda _: own.bits(use)(16).tobytes(), range(64)))
+    assert len(set(drawn)) == 64
 
 
 @pytest.mark.parametrize("size", [100, 3 * PART + 5])

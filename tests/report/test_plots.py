@@ -144,3 +144,16 @@ def test_domains_without_held_out_examples_are_named_below_the_curves():
     for record in run.records:
         record["heldout"] = {"a": {"loss": 1.0}, "b": {"loss": None}}
     assert "on held-out clients (none of 'b')" in plots(compare_runs([run]))["curves"].caption
+    hidden = msgspec.structs.replace(run.config, dp={"epsilon": 8, "delta": 1e-5})
+    caption = plots(compare_runs([run._replace(config=hidden)]))["curves"].caption
+    assert "on held-out clients (too few for the noise of 'b')" in caption
+
+
+def test_a_look_that_noise_hides_leaves_a_gap_and_did_not_diverge():
+    run = course("afa", 0, ["a", "b"], [1.0, 2.0])
+    run.records[1]["heldout"] = {"a": {"loss": None}, "b": {"loss": None}}
+    for dp, middle in ((None, np.inf), ({"epsilon": 8, "delta": 1e-5}, np.nan)):
+        config = msgspec.structs.replace(run.config, dp=dp)
+        seen = progress(compare_runs([run._replace(config=config)]))
+        ((curve,),) = seen.curves.values()
+        np.testing.assert_array_equal(curve.values, [2.0, middle, 2.0])

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -127,6 +128,56 @@ def test_a_diverged_model_is_the_worst_there_is():
     assert bold(table)[0] == [True, True, True, True]
     (alone,) = results(compare_runs([run("afa", None)]))  # it has examples, so a value was there
     assert texts(alone)[0] == ["AFA", "diverged", "diverged", "1.00", "diverged"]
+
+
+def private_run(algorithm: str, second: float | None, **changes: Any) -> Run:
+    """A run whose noise hides what the test clients of b say, if that is None."""
+    test = {"a": {"loss": 1.0}, "b": {"loss": second}}
+    overall = {"test": {"loss": 1.0 if second is None else None}}
+    run = made_up(algorithm, 0, [1.0, 2.0], test=test, overall=overall, examples={}, **changes)
+    dp = {"epsilon": 8, "delta": 1e-5}
+    records = [record | {"seconds": None} for record in run.records]
+    return run._replace(config=msgspec.structs.replace(run.config, dp=dp), records=records)
+
+
+def test_what_noise_hides_did_not_diverge_and_is_not_absent():
+    """In one row alone, and where another row has a value: rows are worst over the same domains."""
+    note = "Too few test clients for the noise: 'b'; worst and difference are over the other 1"
+    alone = compare_runs([private_run("afa", None)])
+    both = compare_runs([private_run("fedavg", 2.0), private_run("afa", None)])
+    for comparison in (alone, both):
+        (table,) = results(comparison)
+        assert table.notes == [f"{note} domains."]
+        for row in texts(table):
+            assert dict(zip([e.text for e in table.header], row, strict=True))["b"] == "–"
+            assert "diverged" not in row
+    (table,) = results(both)
+    average = [entry.text for entry in table.header].index("all")
+    assert [row[average] for row in texts(table)] == ["–", "1.00"]
+    assert "diverged" not in str(as_json(both))
+
+
+def test_public_clients_of_a_private_run_are_never_hidden():
+    run = private_run("afa", None)
+    dp = {**(run.config.dp or {}), "public": ["test"]}
+    run = run._replace(config=msgspec.structs.replace(run.config, dp=dp))
+    (table,) = results(compare_runs([run]))
+    assert table.notes[0].startswith("No test examples: 'b'")
+
+
+def test_a_metric_that_private_clients_are_not_asked_for_is_said():
+    test = {d: {"loss": 1.0, "accuracy": None} for d in "ab"}
+    run = private_run("afa", 1.0)
+    run = run._replace(summary=run.summary | {"test": test, "overall": {"test": test["a"]}})
+    (_, table) = results(compare_runs([run]))
+    said = "Private runs measure the loss and the task's metric alone, and no accuracy."
+    assert table.notes == [said]
+
+
+def test_a_private_run_does_not_say_how_long_it_took():
+    table = times(compare_runs([private_run("afa", 1.0)]))
+    assert texts(table) == [["AFA, ε = 8", "–", "–"]]
+    assert table.notes == ["A private run does not say how long its rounds took."]
 
 
 def test_a_metric_that_is_not_defined_on_a_domain_is_said_with_the_reason():

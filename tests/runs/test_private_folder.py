@@ -5,6 +5,7 @@ import base64
 import json
 import math
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from tests.helpers.noised import Hiding
 from tests.helpers.problems import federated
 
 pytest.importorskip("dp_accounting")
+
+FTRL = pytest.mark.skipif(find_spec("jax_privacy") is None, reason="needs the extra ftrl")
 
 TASK = """
 rounds = 6
@@ -119,6 +122,7 @@ def constant_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         return lambda total, sigma: np.arange(50, 50 + total.size) * np.float32(sigma)
 
     monkeypatch.setattr("agnosticfl.channels.dp.independent", noise_alone)
+    monkeypatch.setattr("agnosticfl.channels.dp.correlated", noise_alone)
     monkeypatch.setattr("agnosticfl.runs.build_privacy.independent", as_many_sigmas)
     monkeypatch.setattr(
         "agnosticfl.runs.looks.discrete_gaussian",
@@ -145,10 +149,13 @@ def played(folder: Path, seed: int, *sets: str) -> tuple[dict[str, Any], list[An
         (),
         pytest.param(("evaluation_by=clients",), marks=pytest.mark.slow),
         ("evaluation_by=clients", "dp.mode=distributed"),
+        pytest.param(("dp.noise=banded",), marks=[FTRL, pytest.mark.slow]),
+        pytest.param(("weights_follow=heldout", "evaluation_every=0"), marks=pytest.mark.slow),
     ],
 )
 def test_every_file_is_made_of_noised_sums(tmp_path: Path, sets: tuple[str, ...]):
-    (one, arrays), (other, others) = (played(tmp_path / str(seed), seed, *sets) for seed in (1, 2))
+    seeds = 4, 5  # of data with as many held-out clients, which is public
+    (one, arrays), (other, others) = (played(tmp_path / str(s), s, *sets) for s in seeds)
     assert one.keys() == other.keys()
     assert {"summary.json", "metrics.jsonl", "privacy.json", "engine.json", "about.json"} < set(one)
     for name, said in one.items():

@@ -14,6 +14,7 @@ from agnosticfl.core.federated import Splits
 from agnosticfl.core.model import Model, from_functions
 from agnosticfl.errors import BadInput
 from agnosticfl.report import write_report
+from agnosticfl.report.search import search_table
 from agnosticfl.runs import tune as tuning
 from agnosticfl.runs.compare import compare
 from agnosticfl.runs.records import read_records
@@ -248,6 +249,43 @@ def test_too_few_looks_are_made_more_and_said(tmp_path: Path):
         keys={RATE: (0.1, 0.3)}, budget=2, watch=Watch(say=said.append),
     )  # fmt: skip
     assert said == ["evaluation_every is 0; trials look at held-out clients every 2 rounds"]
+
+
+def test_a_private_search_tells_only_what_is_noised_of_held_out_clients(tmp_path: Path):
+    """No held-out client has domain 1: the noise says so, and not the data."""
+    pytest.importorskip("dp_accounting")
+    text = TASK.replace("clients = 60", "clients = 200").replace("0.8,0.2", "0.99,0.01")
+    table = tomllib.loads(text) | {"task": "private", "rounds": 4, "evaluation_every": 2}
+    dp = {"epsilon": 20.0, "delta": 1e-5, "test_seed": 1}
+    said: list[str] = []
+
+    def searching(name: str, **more: Any) -> Found:
+        (found,) = tuning.tune(
+            {**table, "dp": {**dp, **more}},
+            tmp_path / name,
+            algorithms=["afa"],
+            keys={RATE: (0.05, 0.1)},
+            seeds=1,
+            looks=1,
+            budget=2,
+            watch=Watch(say=said.append),
+        )
+        return found
+
+    found = searching("private")
+    assert not any("no held-out client" in text for text in said)
+    hidden = "warning: the search does not see 'domain1' in every trial: it has too few held-out"
+    assert any(text.startswith(hidden) for text in said)
+    assert found.result.best is not None  # by the domain that is seen
+    assert found.result.best.domain == "domain0"
+    noised_away = searching("hidden", epsilon=0.05)
+    assert noised_away.result.best is None
+    assert tuning.in_sentences(noised_away, 1)[-1] == "Or noise hid what held-out clients say."
+    rows = search_table(noised_away, 1, 1).rows
+    assert {row[1].text for row in rows} == {"no score"}
+    said.clear()
+    searching("public", public=["heldout"])  # whose data may be looked at
+    assert any("no held-out client that seed 0 looks at" in text for text in said)
 
 
 def one(out: Path, **changes: Any) -> list[Found]:

@@ -244,7 +244,8 @@ def in_words(config: Config) -> str:
     """What a private federation promises, for those who set it up."""
     dp: dict[str, Any] = config.dp or {}
     said = (
-        f"differential privacy: ε {dp['epsilon']:g} at δ {dp['delta']:g} for every client, with"
+        f"differential privacy: ε {dp['epsilon']:g} at δ {dp['delta']:g} for every client with all"
+        " that it holds, which covers each owner of examples (patient) within it;"
         f" {planned_sums(config)} sums of noise multiplier {dp['noise_multiplier']:g}; "
     )
     if correlated(config):

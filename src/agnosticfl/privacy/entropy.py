@@ -8,6 +8,7 @@ in their memory only. `Secrets` stretches it with SHAKE-256: each use has a stre
 import collections
 import hashlib
 import secrets
+import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -33,17 +34,21 @@ class Secrets:
     """Streams of secret bits, one for each use.
 
     `bits` gives another stream every time, so a round that is computed again has other noise.
-    Processes that share the secret and ask in the same order get the same bits.
+    Processes that share the secret and ask in the same order get the same bits. Threads may ask at
+    once: two sums of one round can be noised side by side.
     """
 
     def __init__(self, secret: bytes):
         self._secret = secret
         self._asked: collections.Counter[str] = collections.Counter()
+        self._counting = threading.Lock()  # two that read the same count would get the same bits
 
     def bits(self, use: str) -> Bits:
         """The next stream for this use."""
-        self._asked[use] += 1
-        return stretched(self._secret, use, self._asked[use])
+        with self._counting:
+            self._asked[use] += 1
+            number = self._asked[use]
+        return stretched(self._secret, use, number)
 
     def generator(self, use: str, number: int) -> np.random.Generator:
         """For what is secret but no noise (who is in cohort `number`): the same at every call."""

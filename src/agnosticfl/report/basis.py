@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from agnosticfl.report.comparison import Comparison
+from agnosticfl.report.comparison import Comparison, is_hidden, is_told
 from agnosticfl.report.grid import Entry
 
 BY_NAME = 4  # so many classes are counted one by one; of more, the rarest and the most frequent
@@ -41,11 +41,16 @@ def notes(comparison: Comparison, metric: str) -> list[str]:
         return [f"Not finished: {done} of {rounds} rounds are done, and nothing is tested yet."]
     known, examples = comparison.known(metric), comparison.runs[0].test_examples
     unknown = [domain for domain in comparison.domains if domain not in known]
-    empty = [domain for domain in unknown if not examples.get(domain)]
-    undefined = [domain for domain in unknown if domain not in empty]
+    if not known and not any(is_told(run, metric) for run in comparison.runs):
+        return [f"Private runs measure the loss and the task's metric alone, and no {metric}."]
+    hidden = [d for d in unknown if any(is_hidden(run, d, metric) for run in comparison.runs)]
+    empty = [d for d in unknown if d not in hidden and not examples.get(d)]
+    undefined = [domain for domain in unknown if domain not in (*hidden, *empty)]
     over = f"worst and difference are over the other {len(known)} domains."
+    among = f"; {over}" if known else "."
     how = comparison.bootstrap
     lines = [
+        (hidden, f"Too few test clients for the noise: {_listed(hidden)}{among}"),
         (empty, f"No test examples: {_listed(empty)}; {over}"),
         (
             undefined,

@@ -185,7 +185,9 @@ def _row(name: str, runs: list[Run], known: dict[str, list[str]], higher: dict[s
         difference={m: cell(_each_run(_difference, c)) for m, c in measured.items()},
         worst_domains={m: _worst_domains(higher[m], c) for m, c in measured.items()},
         overall={
-            m: _cell(higher[m], [values[m] for values in overall]) for m in measured if overall
+            m: _cell(higher[m], [values[m] for values in overall])
+            for m in measured
+            if overall and not _hides(runs, [values[m] for values in overall])
         },
         clients={
             m: {
@@ -212,16 +214,34 @@ def _worst_domains(higher: bool, cells: dict[str, Cell]) -> list[str]:
 def _known_domains(runs: Sequence[Run], metric: str) -> list[str]:
     """The domains of which any run has a value, or of which no run has even a finite loss.
 
-    The others have no test examples, or none that the metric is defined on.
+    The others have no test examples, or none that the metric is defined on, or noise hides them in
+    one of the runs: then they are left out of the worst of all rows, or rows could not be compared.
     """
     test = [run.summary["test"] for run in runs]
 
     def known(domain: str) -> bool:
+        if any(is_hidden(run, domain, metric) for run in runs):
+            return False
         there = runs[0].test_examples.get(domain, 0) > 0
         exploded = there and all(results[domain].get("loss") is None for results in test)
         return exploded or any(results[domain][metric] is not None for results in test)
 
     return [domain for domain in test[0] if known(domain)]
+
+
+def is_told(run: Run, metric: str) -> bool:
+    """Whether test clients are asked for a metric: each that is noised costs the others."""
+    return not run.noised("test") or metric in ("loss", run.config.metric)
+
+
+def is_hidden(run: Run, domain: str, metric: str) -> bool:
+    """Whether noise hides what the test clients of a private run say of a domain."""
+    return _hides([run], [run.summary["test"][domain][metric]])
+
+
+def _hides(runs: Sequence[Run], values: Sequence[float | None]) -> bool:
+    """Whether a value is missing of a run whose noise is to blame; else the model exploded."""
+    return any(v is None and run.noised("test") for run, v in zip(runs, values, strict=True))
 
 
 def _difference(values: Sequence[float]) -> float:

@@ -84,6 +84,7 @@ def ledger(comparison: Comparison) -> Grid:
 def times(comparison: Comparison) -> Grid:
     """Seconds per round, and of all rounds."""
     seconds = {row.title: [run.series("seconds") for run in row.runs] for row in comparison.rows}
+    untold = any(np.isnan(s).all() for runs in seconds.values() for s in runs)
     medians = {title: cell([float(np.median(s)) for s in runs]) for title, runs in seconds.items()}
     sums = {title: cell([float(s.sum()) for s in runs]) for title, runs in seconds.items()}
     columns = [(cells, places(c.mean for c in cells.values())) for cells in (medians, sums)]
@@ -91,6 +92,7 @@ def times(comparison: Comparison) -> Grid:
         f"{comparison.task}: seconds{seeds_text(comparison)}",
         ("algorithm", "per round (median)", "all rounds"),
         [[Entry(title), *(number(cs[title], d) for cs, d in columns)] for title in seconds],
+        ["A private run does not say how long its rounds took."] * untold,
     )
 
 

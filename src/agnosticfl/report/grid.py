@@ -120,6 +120,8 @@ def number(cell: Cell | None, decimals: int) -> Entry:
 
 def plain(value: float, decimals: int) -> str:
     """A number with so many decimals; a huge one (a model that diverged) by its power of ten."""
+    if math.isnan(value):
+        return DASH
     if not math.isfinite(value):
         return "diverged"
     return f"{value:.{decimals}f}" if abs(value) < 1e7 else f"{value:.3g}"

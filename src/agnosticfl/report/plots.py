@@ -134,7 +134,8 @@ def _counts(comparison: Comparison) -> Plot:
     means = [mean for line in course.lines if (mean := float(np.mean(line.y))) > 0]
     uneven = max(means, default=1) > 20 * min(means, default=1)
     caption = f"Examples of each domain per round, {row.title}"
-    panel = Panel(course.names, "examples per round", course.lines, log=uneven, band=course.band)
+    title = "\n".join(filter(None, (row.title, course.names)))  # the plot may go without its page
+    panel = Panel(title, "examples per round", course.lines, log=uneven, band=course.band)
     return draw("counts", caption + _many_text(course), [panel])
 
 

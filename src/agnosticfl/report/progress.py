@@ -111,13 +111,15 @@ def costs(comparison: Comparison) -> list[Grid]:
 
 
 def _behind(comparison: Comparison) -> str:
-    """How many held-out examples there are, and which domains have none."""
+    """How many held-out examples there are, and of which domains none say anything."""
     examples: dict[str, int] = comparison.runs[0].summary.get("examples", {}).get("heldout", {})
     looks = [run.records[i]["heldout"] for run in comparison.runs for i in run.looks]
     absent = [d for d in comparison.domains if all(look[d]["loss"] is None for look in looks)]
     texts = [f"{sum(examples.values()):,} examples"] if examples else []
     if absent:
-        texts.append(f"none of {', '.join(map(repr, absent))}")
+        noised = any(run.noised("heldout") for run in comparison.runs)
+        why = "too few for the noise" if noised else "none"
+        texts.append(f"{why} of {', '.join(map(repr, absent))}")
     return f" ({', '.join(texts)})" if texts else ""
 
 
@@ -151,8 +153,10 @@ def _reach(curves: Sequence[Curve], targets: Sequence[float], higher: bool) -> R
 def _heldout(run: Run) -> Curve:
     metric = run.config.metric
     values, higher = run.heldout(metric), run.higher_is_better(metric)
-    known = ~np.isnan(values).all(axis=0)  # domains with held-out examples
-    values = np.where(known & np.isnan(values), -np.inf if higher else np.inf, values)  # diverged
+    if not run.noised("heldout"):  # else noise hid what is not there, now and then
+        known = ~np.isnan(values).all(axis=0)  # domains with held-out examples
+        bad = -np.inf if higher else np.inf
+        values = np.where(known & np.isnan(values), bad, values)  # diverged
     worst = (np.fmin if higher else np.fmax).reduce(values, axis=1)
     return Curve(run.series("round")[run.looks], _sent(run)[run.looks], worst)
 

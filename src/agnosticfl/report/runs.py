@@ -14,7 +14,7 @@ from agnosticfl.core.metrics import reading
 from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.files import read_json
 from agnosticfl.runs.compare import order_of
-from agnosticfl.runs.config import Config, from_table
+from agnosticfl.runs.config import Config, from_table, noised
 from agnosticfl.runs.folder import DOMAINS
 from agnosticfl.runs.kept_models import NEEDS, WHICH
 from agnosticfl.runs.predictions import Predictions, read_predictions
@@ -52,6 +52,10 @@ class Run(NamedTuple):
     def epsilon(self) -> float:
         """The budget of its privacy; infinite without any."""
         return math.inf if self.config.dp is None else float(self.config.dp["epsilon"])
+
+    def noised(self, split: str) -> bool:
+        """Whether results of a split are noised sums: one that is missing was too small."""
+        return noised(self.config, split)
 
     @property
     def looks(self) -> list[int]:

@@ -158,7 +158,7 @@ def _row(found: Found, measured: Tried, decimals: int) -> list[Entry]:
     best = measured is found.result.best
     mark = "chosen" if best else "not told apart" if measured in found.result.equals else ""
     if measured.mean is None or measured.gap is None:
-        value, gap = Entry("diverged"), Entry(DASH)
+        value, gap = Entry("no score" if found.noised else "diverged"), Entry(DASH)
     else:
         value = number(Cell(measured.mean, measured.error, []), decimals)
         gap = Entry(plain(measured.gap, decimals), measured.gap)

@@ -175,6 +175,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
 
 
+def noised(config: Config, split: str) -> bool:
+    """Whether what clients of a split say of a model is told as noised sums alone."""
+    told = split in (config.dp or {}).get("public", ())
+    return config.dp is not None and not (told and config.evaluation_by == "server")
+
+
 def most_clients(config: Config) -> int:
     """How many clients the numbers of a secure sum have room for."""
     return int((config.secure or {}).get("most_clients") or config.clients_per_round)

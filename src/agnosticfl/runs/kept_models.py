@@ -61,7 +61,13 @@ def write_at_once(job: Callable[[], None]) -> None:
     job()
 
 
-def best_keeper(folder: Path, metric: str, how: Reading, write: Later = write_at_once) -> Keep:
+def best_keeper(
+    folder: Path,
+    metric: str,
+    how: Reading,
+    write: Later = write_at_once,
+    more: Mapping[str, Any] = {},
+) -> Keep:
     """Keeps the parameters whenever the worst domain is served at least as well as ever before.
 
     Of equals the later one, which was trained longer: shares of few examples are often equal. A run
@@ -70,6 +76,7 @@ def best_keeper(folder: Path, metric: str, how: Reading, write: Later = write_at
 
     Args:
       write: does what writes the file; of several that wait the last one is enough.
+      more: what the file says besides the look.
     """
     best = best_look(folder)
 
@@ -81,7 +88,8 @@ def best_keeper(folder: Path, metric: str, how: Reading, write: Later = write_at
         look = Look(t, metric, worst.domain, worst.value)
         if np.isfinite(look.value) and (best is None or _as_good(how, look, best)):
             best = look
-            write(lambda: write_params(file_of(folder, "best"), params, look._asdict()))
+            about = {**look._asdict(), **more}
+            write(lambda: write_params(file_of(folder, "best"), params, about))
 
     return keep
 

@@ -13,7 +13,7 @@ import msgspec
 from agnosticfl.errors import BadInput, check
 from agnosticfl.runs.axes import Axis, around, axis_of, grid_of, is_number
 from agnosticfl.runs.build import assemble, build_engine
-from agnosticfl.runs.config import Config, Table, as_table, get_dotted
+from agnosticfl.runs.config import Config, Table, as_table, get_dotted, noised
 from agnosticfl.runs.resolve import find_method, has_effect, resolve
 from agnosticfl.runs.tasks import put_dotted
 from agnosticfl.runs.trials import Load, heldout_of, seen_domains
@@ -60,6 +60,7 @@ class Plan(NamedTuple):
     higher: bool  # whether more of it is better
     domains: list[list[str]]  # those that count, for each seed
     references: Mapping[str, float] | None  # domain -> the loss over which it is judged, if any
+    noised: bool = False  # what held-out clients say
 
     @property
     def keys(self) -> list[str]:
@@ -165,15 +166,18 @@ def _plan(asked: Search, algorithm: str, axes: list[Axis], load: Load) -> Plan:
     built = assemble(config, model, data, build_engine(config, None, None))
     built.algorithm.init()
     domains: list[list[str]] = []
+    private = noised(config, "heldout")  # then it is not told which domains clients have
     for seed in range(asked.seeds):
-        seen = seen_domains(heldout, asked.config(algorithm, {}, seed))
+        own = asked.config(algorithm, {}, seed)
+        seen = list(heldout.domains) if private else seen_domains(heldout, own)
         domains.append([d for d in seen if config.target in (None, d)])
         check(bool(domains[-1]), f"no held-out example of {config.target!r} is looked at")
     if asked.score == EXCESS:
         counted = dict.fromkeys(domain for own in domains for domain in own)
-        return Plan(algorithm, axes, EXCESS_LOSS, False, domains, _references(asked, counted))
+        references = _references(asked, counted)
+        return Plan(algorithm, axes, EXCESS_LOSS, False, domains, references, private)
     higher = built.readings[config.metric].higher_is_better
-    return Plan(algorithm, axes, config.metric, higher, domains, None)
+    return Plan(algorithm, axes, config.metric, higher, domains, None, private)
 
 
 def _references(asked: Search, domains: Iterable[str]) -> dict[str, float]:

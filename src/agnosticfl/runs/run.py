@@ -94,7 +94,7 @@ def run(
     Args:
       make_built: builds what `config` is about.
       resume: go on from the newest checkpoint in `out`, if there is one. The result has the same
-        bits as a run that was never interrupted.
+        bits as a run that was never interrupted; but a private run draws its noise anew.
       overwrite: replace the run that is in `out`.
       track: names of `trackers` to which the numbers go too.
       on_round: gets the record of each round (and, on a resume, nothing of earlier rounds).
@@ -158,7 +158,8 @@ def _play_to_the_end(
         writer = Writer(out, RecordBook(out, domains, int(state.round))) if first else None
         stack.callback(lambda: writer and writer.close())
         write = writer.keep if writer else kept_models.write_at_once
-        keep = kept_models.best_keeper(out, config.metric, built.readings[config.metric], write)
+        how = built.readings[config.metric]
+        keep = kept_models.best_keeper(out, config.metric, how, write, _not_private(built))
         spending.charge(_next_checkpoint(config, int(state.round)))
         _warn_if_not_private(built, say)
         wait()
@@ -215,7 +216,8 @@ def _finish(built: Built, out: Path, state: ServerState, spending: Spending) -> 
         return {split: result for split, result in seen.items() if result is not None}
 
     last, records = here(state.params), read_records(out)
-    kept_models.write_params(kept_models.file_of(out, "last"), last, {"round": int(state.round)})
+    about = {"round": int(state.round), **_not_private(built)}
+    kept_models.write_params(kept_models.file_of(out, "last"), last, about)
     write_facts(out, facts_of(built.data))
     results = measured(last, "last", int(state.round))
     write_predictions(out, "last", built, results)
@@ -223,7 +225,7 @@ def _finish(built: Built, out: Path, state: ServerState, spending: Spending) -> 
     if state.mean_params is not None:
         mean = here(state.mean_params)
         file = kept_models.file_of(out, "mean")
-        kept_models.write_params(file, mean, {"round": int(state.round)})
+        kept_models.write_params(file, mean, about)
         results = measured(mean, "mean", int(state.round))
         write_predictions(out, "mean", built, results)
         summary["mean"] = {"round": int(state.round), **as_summary(results)}
@@ -255,8 +257,14 @@ def _restore(out: Path, state: ServerState, say: Callable[[str], Any]) -> Server
 
 
 def _warn_if_not_private(built: Built, say: Callable[[str], Any]) -> None:
-    if built.privacy is not None and built.privacy.test_seed is not None:
-        say(f"warning: {dp.NOT_PRIVATE}")
+    for warning in _not_private(built).values():
+        say(f"warning: {warning}")
+
+
+def _not_private(built: Built) -> dict[str, str]:
+    """What the files of a run with the noise of a test say besides; nothing of any other."""
+    test = built.privacy is not None and built.privacy.test_seed is not None
+    return {"warning": dp.NOT_PRIVATE} if test else {}
 
 
 def _next_checkpoint(config: Config, t: int) -> int:
@@ -284,6 +292,7 @@ def _rounds(
             # How long a round took tells how many examples its clients have.
             "seconds": seconds if built.privacy is None else None,
             "time": time.time() if built.privacy is None else None,
+            **({"private": False} if _not_private(built) else {}),
             **small_params(after),
         }
         params = here(after.params)

@@ -181,6 +181,12 @@ def outcome(
     )
 
 
+def hidden_in(records: Sequence[dict[str, Any]], domains: Sequence[str], looks: int) -> list[str]:
+    """The domains of which noise hides the loss in one of the last looks."""
+    last = [record["heldout"] for record in records if "heldout" in record][-looks:]
+    return [domain for domain in domains if any(look[domain]["loss"] is None for look in last)]
+
+
 def undefined_in(
     records: Sequence[dict[str, Any]], metric: str, domains: Sequence[str]
 ) -> list[str]:

@@ -34,6 +34,7 @@ from agnosticfl.runs.trials import (
     Load,
     Outcome,
     Tried,
+    hidden_in,
     loading,
     outcome,
     sharing,
@@ -55,6 +56,7 @@ class Found(NamedTuple):
     keys: list[str]
     metric: str
     result: Searched
+    noised: bool = False  # what held-out clients say
 
     @property
     def settings(self) -> Table:
@@ -147,7 +149,7 @@ def _found(asked: Search, plan: Plan, measure: Callable[[Sequence[Setting]], lis
 
     result = search(plan.axes, measure, allowed, asked.budget, plan.higher)
     name = title(asked.config(plan.algorithm, {}))
-    return Found(plan.algorithm, name, plan.keys, plan.metric, result)
+    return Found(plan.algorithm, name, plan.keys, plan.metric, result, plan.noised)
 
 
 def in_sentences(found: Found, seeds: int) -> list[str]:
@@ -155,7 +157,7 @@ def in_sentences(found: Found, seeds: int) -> list[str]:
     best, equals = found.result.best, found.result.equals
     lines = [f"{found.title}: {found.result.ended}."]
     if best is None:
-        return lines
+        return [*lines, "Or noise hid what held-out clients say."] if found.noised else lines
     chosen = in_words(found.keys, best.setting)
     if seeds == 1:
         lines.append(f"Chosen: {chosen}, by one seed, with which no two can be told apart.")
@@ -259,6 +261,14 @@ def _measuring(
         done += 1
         domains = plan.domains[seed]
         records = read_records(folder)
+        if plan.noised:
+            hidden = hidden_in(records, domains, asked.looks)
+            domains = [domain for domain in domains if domain not in hidden]
+            for domain in hidden:
+                say_once(
+                    f"the search does not see {domain!r} in every trial: it has too few held-out"
+                    " clients for the noise"
+                )
         if plan.references is None:
             for domain in undefined_in(records, plan.metric, domains):
                 say_once(
