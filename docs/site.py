@@ -2,8 +2,8 @@
 """What MkDocs does beside its own work: pages that lie elsewhere are in the site too.
 
 They are where a reader of the repository looks for them, with links that lead there: some at its
-root, and the examples, whose cells become a page each. A public name that the reference does not have
-ends the build.
+root, and the examples, whose cells become a page each. A public name that the reference
+does not have ends the build.
 """
 
 import importlib.util
