@@ -79,6 +79,19 @@ def test_the_search_works_from_the_file_system(site: Path, browser: Any):
     assert any("data.html" in link for link in links)
 
 
+@browser_tests
+def test_a_long_command_wraps_and_is_copied_as_it_was_written(site: Path, browser: Any):
+    as_wide_as(browser, 400)
+    browser.get((site / "tutorial.html").as_uri())
+    code = "const code = document.querySelector('.language-sh code');"
+    assert browser.execute_script(f"{code} return code.scrollWidth <= code.clientWidth")
+    # As the button beside it does.
+    copied = browser.execute_script(
+        f"{code} code.setAttribute('data-md-copying', ''); return code.innerText.trimEnd()"
+    )
+    assert f"```sh\n{copied}\n```" in (ROOT / "docs" / "tutorial.md").read_text()
+
+
 def copy(folder: Path) -> None:
     """Makes a folder a project with the same pages and sources."""
     pytest.importorskip("mkdocs")
