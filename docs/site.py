@@ -50,6 +50,17 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     return re.sub(r"\]\((?:\.\./)?examples/(\w+)\.(py|ipynb)\)", r"](examples/\1.md)", markdown)
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Keeps options of commands whole: a browser would end a line after their dashes."""
+    return re.sub(r"<code[^>]*>.*?</code>", _with_whole_options, html, flags=re.DOTALL)
+
+
+def _with_whole_options(code: re.Match[str]) -> str:
+    return re.sub(
+        r"(?<![^\s>(])(--[a-z][a-z0-9-]*)(?![^\s<=,.)])", r'<span class="whole">\1</span>', code[0]
+    )
+
+
 def _notebooks() -> Any:
     """The script that reads examples."""
     place = ROOT / "examples" / "notebooks.py"
