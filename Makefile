@@ -35,7 +35,7 @@ check: $(VENV)/.dev
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(MAKE) docs
 
-# The site, in site/index.html. A link or a name that leads nowhere is an error.
+# The site, in site/index.html. A link or a name that leads nowhere is an error, and so is a public name that is missing.
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 

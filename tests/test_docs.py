@@ -104,7 +104,7 @@ def test_every_public_name_is_in_the_reference():
 def test_the_worked_task_is_complete_and_its_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    page = (ROOT / "docs" / "tasks.md").read_text()
+    page = (ROOT / "docs" / "language.md").read_text()
     (task,) = re.findall(r"```toml\n(# Whether.*?)```", page, re.DOTALL)
     (tmp_path / "visits.toml").write_text(task)
     (columns,) = re.findall(r"```csv\n(.*?)\n", page)

@@ -24,7 +24,7 @@ from tests.helpers.pages import FENCE, NEEDS, PAGES, ROOT, Block, blocks, to_run
 # Pages whose blocks are run by tests of their own.
 ELSEWHERE = {
     "tutorial.md": "tests/test_tutorial.py",
-    "tasks.md": "tests/test_docs.py",
+    "language.md": "tests/test_docs.py",
     "models.md": "tests/test_docs.py",
     "deploy.md": "tests/cli/test_deploy.py",
     "CONTRIBUTING.md": "tests/test_docs.py",

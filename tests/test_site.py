@@ -79,6 +79,30 @@ def test_the_search_works_from_the_file_system(site: Path, browser: Any):
     assert any("data.html" in link for link in links)
 
 
+@browser_tests
+def test_a_long_command_wraps_and_is_copied_as_it_was_written(site: Path, browser: Any):
+    as_wide_as(browser, 400)
+    browser.get((site / "tutorial.html").as_uri())
+    code = "const code = document.querySelector('.language-sh code');"
+    assert browser.execute_script(f"{code} return code.scrollWidth <= code.clientWidth")
+    # As the button beside it does.
+    copied = browser.execute_script(
+        f"{code} code.setAttribute('data-md-copying', ''); return code.innerText.trimEnd()"
+    )
+    assert f"```sh\n{copied}\n```" in (ROOT / "docs" / "tutorial.md").read_text()
+
+
+def copy(folder: Path) -> None:
+    """Makes a folder a project with the same pages and sources."""
+    pytest.importorskip("mkdocs")
+    for file in ROOT.glob("*.*"):
+        if file.suffix in (".md", ".yml"):
+            shutil.copy(file, folder)
+    for name in ("docs", "examples"):
+        shutil.copytree(ROOT / name, folder / name)
+    (folder / "src").symlink_to(ROOT / "src")
+
+
 @pytest.mark.parametrize(
     ("page", "wrong", "named"),
     [
@@ -89,15 +113,18 @@ def test_the_search_works_from_the_file_system(site: Path, browser: Any):
 )
 def test_what_leads_nowhere_is_an_error(page: str, wrong: str, named: str, tmp_path: Path):
     """In a copy of the project in which one page says more than there is."""
-    pytest.importorskip("mkdocs")
-    for file in ROOT.glob("*.*"):
-        if file.suffix in (".md", ".yml"):
-            shutil.copy(file, tmp_path)
-    for folder in ("docs", "examples"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    (tmp_path / "src").symlink_to(ROOT / "src")
+    copy(tmp_path)
     with (tmp_path / "docs" / page).open("a") as file:
         file.write(f"\n{wrong}\n")
     done = build(tmp_path, tmp_path / "site")
     assert done.returncode != 0
     assert named in done.stderr
+
+
+def test_a_public_name_that_the_reference_lacks_is_an_error(tmp_path: Path):
+    copy(tmp_path)
+    page = tmp_path / "docs" / "api.md"
+    page.write_text(page.read_text().replace("::: agnosticfl.worst_domain\n", ""))
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    assert "docs/api.md lacks these public names: worst_domain" in done.stderr

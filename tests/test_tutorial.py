@@ -17,7 +17,8 @@ from tests.data.real import FOLDER
 from tests.helpers.command_line import called, printed_by
 
 PAGE = (Path(__file__).parents[1] / "docs" / "tutorial.md").read_text()
-COMMANDS = "".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)).splitlines()
+SHELL = "".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL))
+COMMANDS = SHELL.replace("\\\n", " ").splitlines()
 ROUNDS = 30  # instead of the task's 300
 HOSPITALS = {"cleveland": 150, "hungarian": 140, "switzerland": 60, "va": 100}
 

@@ -17,7 +17,7 @@ DATA_PARTITION = ("0010", "000111", "11", "01000", "110")
 
 
 def draw(axes: Axes, clients: tuple[str, ...], title: str, names: tuple[str, str]) -> None:
-    """One box a client, one mark an example."""
+    """Draws one box per client, one mark per example."""
     for row, examples in enumerate(clients):
         box = FancyBboxPatch(
             (-0.6, -row - 0.35), 6.2, 0.7, "round,pad=0.04", fc="#f4f4f4", ec="#999"

@@ -34,7 +34,7 @@ def quadratic(start: float = 1.0) -> Model:
 def federated(
     x: Sequence[Sequence[float]], domain: Sequence[Sequence[int]], num_domains: int
 ) -> FederatedData:
-    """A data set from a list of numbers and a list of domains a client; clients may be empty."""
+    """A data set from a list of numbers and a list of domains per client; clients may be empty."""
     sizes = [len(values) for values in x]
     flat = np.array([v for values in x for v in values] or [0.0], np.float32)
     ids = np.array([d for values in domain for d in values] or [0], np.int32)

@@ -41,5 +41,5 @@ class Source(NamedTuple):
     left_out: Mapping[str, int] = {}
     labels: tuple[str, ...] | None = None  # the name of each label number, where labels had names
     preparation: Preparation | None = None  # how raw rows became features, where they were raw
-    notes: tuple[str, ...] = ()  # what a person should know before she trusts the data
+    notes: tuple[str, ...] = ()  # what a person should know before trusting the data
     given: tuple[str, ...] = ()  # of vocabulary and preparation: not learnt from training rows

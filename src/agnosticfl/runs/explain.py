@@ -170,7 +170,7 @@ def keys_as_markdown() -> str:
     lines = ["| key | what it must be | default | meaning |", "|---|---|---|---|"]
     lines += [_markdown_row(option) for option in _settable()]
     for heading, entries in named_things():
-        lines += ["", f"### {heading[0].upper()}{heading[1:]}", ""]
+        lines += ["", f"## {heading[0].upper()}{heading[1:]}", ""]
         for name, meaning, options in entries:
             lines.append(f"- **`{name}`**: {_escaped(meaning)}")
             lines += [f"    - {_escaped(_with_meaning(option))}" for option in options]

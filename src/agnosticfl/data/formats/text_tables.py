@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables written as text: one line a row, fields with a delimiter, with or without a header."""
+"""Tables written as text: one line per row, fields with a delimiter, with or without a header."""
 
 import csv
 import io

@@ -63,7 +63,7 @@ class Meta(NamedTuple):
     left_out: Mapping[str, int]
     splits: Mapping[str, Counts]
     files: Mapping[str, FileInfo]  # path relative to the store -> size and checksum
-    notes: tuple[str, ...] = ()  # what a person should know before she trusts the data
+    notes: tuple[str, ...] = ()  # what a person should know before trusting the data
     given: tuple[str, ...] = ()  # of vocabulary and preparation: not learnt from training rows
 
 
