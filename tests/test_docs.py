@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the pages in docs/ show is what the program is and does."""
 
-import importlib.util
 import json
 import re
 import shlex
+import shutil
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import agnosticfl
 from tests.helpers.command_line import called, process, several
+from tests.helpers.pages import script
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "agnosticfl"
@@ -44,16 +44,6 @@ def test_the_map_names_every_file():
     assert missing == []
 
 
-def script(name: str) -> Any:
-    """The script that makes a page."""
-    spec = importlib.util.spec_from_file_location(f"{name}_page", ROOT / "docs" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name", ["tasks", "commands"])
 def test_a_page_that_a_script_makes_is_up_to_date(name: str):
     page = (ROOT / "docs" / f"{name}.md").read_text()
@@ -66,6 +56,42 @@ def test_the_pictures_of_the_first_page_are_up_to_date():
         assert (folder / f"{name}.svg").read_text() == made, (
             "run .venv/bin/python docs/images/ways.py"
         )
+
+
+def test_every_picture_is_made_by_a_script():
+    folder = ROOT / "docs" / "images"
+    reports = [f"{name}.png" for name in script("images/reports").PICTURES]
+    pictures = [file for file in folder.rglob("*.*g") if file.suffix in (".png", ".svg")]
+    there = [file.relative_to(folder).as_posix() for file in pictures]
+    assert sorted(["domains.png", "way.svg", "round.svg", *reports]) == sorted(there)
+
+
+def test_pictures_of_runs_that_are_there_are_taken_from_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One plot is copied; of the other the script draws the rows under titles of its own."""
+    made, runs, images = script("images/reports"), tmp_path / "runs", tmp_path / "images"
+    (images / "results").mkdir(parents=True)
+    monkeypatch.setattr(made, "IMAGES", images)
+    first, _ = made.PICTURES["toy-value"]
+    ours, _ = made.PICTURES["results/stackexchange-weights"]
+    done = called("run", "toy", "--rounds", "2", "--out", str(runs / first.folder))
+    assert done.returncode == 0, done.stderr
+    for row in ours.rows.values():
+        shutil.copytree(runs / first.folder, runs / ours.folder / row / "seed0")
+    made.main(["toy-value", "results/stackexchange-weights", "--runs", str(runs)])
+    copied = (images / "toy-value.png").read_bytes()
+    assert copied == (runs / first.folder / "plots" / "value.png").read_bytes()
+    assert (images / "results" / "stackexchange-weights.png").read_bytes()[1:4] == b"PNG"
+    folders = {title: runs / ours.folder / row for title, row in ours.rows.items()}
+    assert [row.title for row in made.titled(folders).rows] == list(ours.rows)
+
+
+def test_without_such_runs_the_commands_for_them_are_printed(capsys: pytest.CaptureFixture[str]):
+    made = script("images/reports")
+    made.main(["results/adult-curves"])
+    report, _ = made.PICTURES["results/adult-curves"]
+    assert "\n".join(report.commands) in capsys.readouterr().out
 
 
 # A figure and its interval; the spread over seeds may stand between them.

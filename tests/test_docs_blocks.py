@@ -19,7 +19,7 @@ import typer
 
 from agnosticfl.cli.commands import app
 from tests.helpers.command_line import agnosticfl, called, printed_by
-from tests.helpers.pages import FENCE, NEEDS, PAGES, ROOT, Block, blocks, to_run
+from tests.helpers.pages import FENCE, NEEDS, PAGES, ROOT, Block, blocks, script, to_run
 
 # Pages whose blocks are run by tests of their own.
 ELSEWHERE = {
@@ -220,6 +220,14 @@ def test_the_program_takes_the_commands_that_figures_name(name: str):
     assert lines
     for line in lines:
         parsed(line)
+
+
+def test_the_program_takes_the_commands_that_pictures_are_made_by():
+    pictures = script("images/reports").PICTURES.values()
+    reports = {picture.report.folder: picture.report for picture in pictures}
+    for report in reports.values():
+        for command in report.commands:
+            parsed(words(command)[1:])
 
 
 def test_that_test_sees_an_option_that_is_not_there():

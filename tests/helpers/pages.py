@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of the documentation, and the blocks of commands and of Python in them."""
 
+import importlib.util
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 MADE = ("api.md", "commands.md")  # by scripts from the source, and no block of theirs is to be run
@@ -37,3 +38,13 @@ def blocks(page: Path) -> list[Block]:
 def to_run(page: Path) -> list[Block]:
     """Those that a test should run."""
     return [b for b in blocks(page) if b.language in ("sh", "bash", "python") and not b.needs]
+
+
+def script(name: str) -> Any:
+    """A script in docs/, such as one that makes a page."""
+    spec = importlib.util.spec_from_file_location(f"{name}_page", ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -3,5 +3,5 @@
 
 Whole numbers and NumPy; no JAX, so that a client of a federation can draw and count for itself.
 What is clipped and how noise enters a round is in `channels/dp`; docs/privacy.md says what is
-promised.
+promised, and docs/privacy-why.md why it holds.
 """

@@ -4,7 +4,8 @@
 Here is what a task's `[dp]` means: the noise and how it is counted. `clipping.py` makes one vector
 of norm at most 1 of a contribution, `noise.py` whole numbers of it and noises their sum;
 `resuming.py` finds the noise of a run that goes on, and `statements.py` says what was spent. What
-noise is and costs is in the room `privacy`; docs/privacy.md says what is promised.
+noise is and costs is in the room `privacy`; docs/privacy.md says what is promised,
+and docs/privacy-why.md why it holds.
 """
 
 import math
