@@ -2,6 +2,7 @@
 """Federations by command, as a person types them: to their ends, interrupted and killed."""
 
 import json
+import re
 import shlex
 import shutil
 import signal
@@ -22,6 +23,8 @@ from tests.helpers.deploy_page import Page, compose_commands, shell_commands, un
 
 pytestmark = pytest.mark.slow
 
+ROUNDS = 16  # of some tenths of a second: enough to be interrupted and killed within them
+
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Generator[Shell]:
@@ -41,7 +44,7 @@ def test_a_local_federation_interrupted_and_killed_goes_on_to_the_simulation_s_e
 ):
     """Ctrl-C in a round, then SIGKILL in a later one, then to the end, by the same command."""
     out = tmp_path / "run"
-    line = ["deploy", "local", "toy", "--nodes", str(NODES), "--rounds", "4", "--out", str(out)]
+    line = shlex.split(f"deploy local toy --nodes {NODES} --rounds {ROUNDS} --out {out}")
 
     interrupted = shell.start(line)
     interrupted.until(lambda: rounds(out) >= 1)
@@ -61,13 +64,16 @@ def test_a_local_federation_interrupted_and_killed_goes_on_to_the_simulation_s_e
     assert killed.ends() == -signal.SIGKILL
     assert shell.quiet()
     second = rounds(out)
-    assert 1 <= first < second < 4
+    assert 1 <= first < second < ROUNDS
 
     last = shell.start([*line, "--resume"])
     assert last.ends() == 0, last.said()
-    assert f"starts after round {second}" in last.said()
+    found = re.search(r"starts after round (\d+)", last.said())
+    # A round is written down before its state is saved, and SIGKILL may come between the two.
+    assert found, last.said()
+    assert int(found[1]) in (second - 1, second)
     assert not shell.running()
-    expected: list[dict[str, Any]] = simulate(tmp_path / "simulated", toy(4).config)
+    expected: list[dict[str, Any]] = simulate(tmp_path / "simulated", toy(ROUNDS).config)
     assert_same(read_records(out), expected)
     assert "report.html" in last.said()
 
