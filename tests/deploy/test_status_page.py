@@ -160,7 +160,7 @@ def test_there_is_nothing_else(local: PageSettings, path: str):
     assert (answer.status_code, answer.text) == (404, "")
 
 
-def test_a_made_up_host_name_is_refused(local: PageSettings):
+def test_an_invented_host_name_is_refused(local: PageSettings):
     """By which a page of another site could read it in the operator's own browser."""
     for host in ("evil.example", f"evil.example:{local.port}", "127.0.0.1"):
         answer = httpx.get(address_of(local), headers={"host": host}, trust_env=False)

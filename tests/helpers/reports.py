@@ -21,7 +21,7 @@ largest = Metric(
 )
 
 
-def made_up(algorithm: str, seed: int, values: Sequence[float], **changes: Any) -> Run:
+def synthetic_run(algorithm: str, seed: int, values: Sequence[float], **changes: Any) -> Run:
     """A run with given test losses for two domains."""
     target = "b" if algorithm == "fedavg-target" else None
     config = resolve("toy", algorithm, target, seed)
@@ -41,7 +41,7 @@ def course(
     algorithm: str, seed: int, domains: Sequence[str], losses: Sequence[float], rounds: int = 3
 ) -> Run:
     """A run of any domains whose losses stay as they are, with a look in every round."""
-    run = made_up(algorithm, seed, [0.0, 0.0])
+    run = synthetic_run(algorithm, seed, [0.0, 0.0])
     values = {d: {"loss": v} for d, v in zip(domains, losses, strict=True)}
     share = [1 / len(domains)] * len(domains)
     record = {**run.records[0], "loss": list(losses), "domain_weights": share, "heldout": values}
@@ -70,4 +70,4 @@ def run_of(algorithm: str, seed: int, predictions: Predictions) -> Run:
         for own in (measured.domain == d for d in (0, 1))
     ]
     overall = {"test": {"loss": float(total.sum() / weight.sum())}}
-    return made_up(algorithm, seed, means, overall=overall)
+    return synthetic_run(algorithm, seed, means, overall=overall)

@@ -9,7 +9,7 @@ from agnosticfl.report.comparison import Comparison, compare_runs
 from agnosticfl.report.intervals import with_intervals
 from agnosticfl.report.table import help_lines, results
 from agnosticfl.runs.predictions import Predictions
-from tests.helpers.reports import LARGEST, made_up, run_of, said
+from tests.helpers.reports import LARGEST, run_of, said, synthetic_run
 
 
 def compared(
@@ -173,7 +173,7 @@ def test_draws_in_pieces_are_the_same_draws(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_runs_without_predictions_or_with_others_clients_have_none_and_say_so():
-    runs = [made_up("fedavg", 0, [1.0, 2.0]), made_up("afa", 0, [1.0, 2.0])]
+    runs = [synthetic_run("fedavg", 0, [1.0, 2.0]), synthetic_run("afa", 0, [1.0, 2.0])]
     (table,) = results(with_intervals(compare_runs(runs), lambda _: None))
     assert table.notes == ["No interval: 2 of 2 runs kept no predictions."]
     assert "interval" not in table.caption

@@ -27,7 +27,9 @@ DOMAINS = ("questions <b>", "answers & more")
 pytestmark = browser_tests
 
 
-def made_up_run(folder: Path, algorithm: str, seed: int, domains: Sequence[str] = DOMAINS) -> None:
+def write_synthetic_run(
+    folder: Path, algorithm: str, seed: int, domains: Sequence[str] = DOMAINS
+) -> None:
     """A run folder with everything that a report can show, and numbers that nobody trained."""
     rng = random.Random(f"{algorithm} {seed}")
     target = domains[1] if algorithm == "fedavg-target" else None
@@ -91,7 +93,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     for algorithm in ("fedavg", "fedavg-target", "afa"):
         for seed in range(3):
-            made_up_run(folder / f"{algorithm}-{seed}", algorithm, seed)
+            write_synthetic_run(folder / f"{algorithm}-{seed}", algorithm, seed)
     write_report([folder], folder)
     return folder / "report.html"
 
@@ -102,7 +104,7 @@ def many(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("many")
     for algorithm in ("fedavg", "afa"):
         names = [f"東京 hospital {i}" for i in range(request.param)]
-        made_up_run(folder / algorithm, algorithm, 0, names)
+        write_synthetic_run(folder / algorithm, algorithm, 0, names)
     write_report([folder], folder)
     return folder / "report.html"
 

@@ -14,7 +14,7 @@ from agnosticfl.report.plots import ALL, HIGHEST, LOWEST, MEDIAN, draw_plots
 from agnosticfl.report.progress import ends, progress
 from agnosticfl.report.runs import Run
 from agnosticfl.report.tradeoffs import close_up, pareto, privacy, undominated
-from tests.helpers.reports import course, made_up
+from tests.helpers.reports import course, synthetic_run
 
 
 def test_a_point_is_beaten_by_one_that_is_as_high_in_both_and_higher_in_one():
@@ -37,7 +37,7 @@ def comparison() -> Comparison:
     losses = {"fedavg": ([1.0, 5.0], 1.5), "afa": ([2.0, 3.0], 2.2), "qffl": ([2.0, 6.0], 2.6)}
     return compare_runs(
         [
-            made_up(name, seed, values, overall={"test": {"loss": average + seed / 10}})
+            synthetic_run(name, seed, values, overall={"test": {"loss": average + seed / 10}})
             for name, (values, average) in losses.items()
             for seed in (0, 1)
         ]
@@ -59,7 +59,7 @@ def test_only_a_comparison_of_several_algorithms_has_the_picture(comparison: Com
 
 
 def private(name: str, epsilon: float | None, seed: int, loss: float) -> Run:
-    run = made_up(name, seed, [0.0, loss])
+    run = synthetic_run(name, seed, [0.0, loss])
     dp = None if epsilon is None else {"epsilon": epsilon, "delta": 1e-4}
     return run._replace(config=msgspec.structs.replace(run.config, dp=dp))
 
@@ -134,7 +134,7 @@ def test_names_in_any_letters_are_no_warning_and_stay_text(tmp_path: Path):
 def test_the_learned_value_is_drawn_of_models_of_one_number():
     assert "value" not in plots(many(2))
     for numbers in ([1.0], [1.0, 2.0]):
-        run = made_up("afa", 0, [1.0, 2.0], params=numbers)
+        run = synthetic_run("afa", 0, [1.0, 2.0], params=numbers)
         run = run._replace(records=[record | {"params": numbers} for record in run.records])
         assert ("value" in plots(compare_runs([run]))) == (len(numbers) == 1)
 

@@ -23,12 +23,12 @@ from agnosticfl.report.table import results
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import Stopped, run
-from tests.helpers.reports import made_up
+from tests.helpers.reports import synthetic_run
 
 
 def by_accuracy(algorithm: str, accuracies: Sequence[float], seed: int = 0) -> Run:
     test = {d: {"accuracy": v} for d, v in zip("ab", accuracies, strict=True)}
-    return made_up(algorithm, seed, [0.0, 0.0], test=test)
+    return synthetic_run(algorithm, seed, [0.0, 0.0], test=test)
 
 
 def bold(grid: Grid) -> list[list[bool]]:
@@ -41,10 +41,10 @@ def texts(grid: Grid) -> list[list[str]]:
 
 def test_cells_are_means_and_sample_deviations_and_the_best_is_bold():
     runs = [
-        made_up("afa", 0, [2.0, 3.0]),
-        made_up("fedavg", 0, [1.0, 4.0]),
-        made_up("afa", 1, [2.0, 3.5]),
-        made_up("fedavg", 1, [1.0, 5.0]),
+        synthetic_run("afa", 0, [2.0, 3.0]),
+        synthetic_run("fedavg", 0, [1.0, 4.0]),
+        synthetic_run("afa", 1, [2.0, 3.5]),
+        synthetic_run("fedavg", 1, [1.0, 5.0]),
     ]
     (table,) = results(compare_runs(runs))
     assert markdown(table).splitlines() == [
@@ -106,7 +106,7 @@ def test_worst_and_difference_are_of_each_run_and_then_averaged():
 
 def test_a_domain_without_test_examples_stays_in_the_table_and_a_note_names_it():
     test = {"a": {"loss": 1.0}, "b": {"loss": None}}
-    run = made_up("afa", 0, [1.0, 2.0], test=test, examples={"test": {"a": 7, "b": 0}})
+    run = synthetic_run("afa", 0, [1.0, 2.0], test=test, examples={"test": {"a": 7, "b": 0}})
     comparison = compare_runs([run])
     (table,) = results(comparison)
     assert [entry.text for entry in table.header] == ["algorithm", "worst", "difference", "a", "b"]
@@ -121,7 +121,9 @@ def test_a_domain_without_test_examples_stays_in_the_table_and_a_note_names_it()
 def test_a_diverged_model_is_the_worst_there_is():
     def run(algorithm: str, second: float | None) -> Run:
         test = {"a": {"loss": 1.0}, "b": {"loss": second}}
-        return made_up(algorithm, 0, [1.0, 2.0], test=test, examples={"test": {"a": 7, "b": 3}})
+        return synthetic_run(
+            algorithm, 0, [1.0, 2.0], test=test, examples={"test": {"a": 7, "b": 3}}
+        )
 
     (table,) = results(compare_runs([run("fedavg", 2.0), run("afa", None)]))
     assert texts(table)[1] == ["AFA", "diverged", "diverged", "1.00", "diverged"]
@@ -134,7 +136,9 @@ def private_run(algorithm: str, second: float | None, **changes: Any) -> Run:
     """A run whose noise hides what the test clients of b say, if that is None."""
     test = {"a": {"loss": 1.0}, "b": {"loss": second}}
     overall = {"test": {"loss": 1.0 if second is None else None}}
-    run = made_up(algorithm, 0, [1.0, 2.0], test=test, overall=overall, examples={}, **changes)
+    run = synthetic_run(
+        algorithm, 0, [1.0, 2.0], test=test, overall=overall, examples={}, **changes
+    )
     dp = {"epsilon": 8, "delta": 1e-5}
     records = [record | {"seconds": None} for record in run.records]
     return run._replace(config=msgspec.structs.replace(run.config, dp=dp), records=records)
@@ -183,7 +187,7 @@ def test_a_private_run_does_not_say_how_long_it_took():
 def test_a_metric_that_is_not_defined_on_a_domain_is_said_with_the_reason():
     test = {"a": {"loss": 1.0, "auroc": 0.8}, "b": {"loss": 2.0, "auroc": None}}
     classes = {"names": ["no", "yes"], "test": {"a": [4, 3], "b": [0, 5]}}
-    run = made_up(
+    run = synthetic_run(
         "afa",
         0,
         [1.0, 2.0],
@@ -210,7 +214,7 @@ def test_a_metric_that_is_not_defined_on_a_domain_is_said_with_the_reason():
 def test_many_classes_are_counted_from_the_rarest_to_the_most_frequent():
     classes = {"names": list("vwxyz"), "test": {"a": [1, 2, 3, 4, 5], "b": [9, 9, 9, 9, 9]}}
     changes = {"examples": {"test": {"a": 15, "b": 45}}, "overall": {"test": {"loss": 1.5}}}
-    run = made_up("afa", 0, [1.0, 2.0], classes=classes, **changes)
+    run = synthetic_run("afa", 0, [1.0, 2.0], classes=classes, **changes)
     (table,) = results(compare_runs([run]))
     assert [e.text for e in table.foot[1]] == ["of each of 5 classes", "9", "", "10–14", "1–5", "9"]
 
@@ -220,7 +224,7 @@ def test_clients_and_all_examples_have_columns_if_they_were_measured():
         "overall": {"test": {"loss": 1.5}},
         "clients": {"test": {"loss": {"variance": 0.0321, "worst_tenth": 4.0}}},
     }
-    (table,) = results(compare_runs([made_up("afa", 0, [1.0, 2.0], **changes)]))
+    (table,) = results(compare_runs([synthetic_run("afa", 0, [1.0, 2.0], **changes)]))
     names = [
         "worst",
         "difference",
@@ -236,7 +240,7 @@ def test_clients_and_all_examples_have_columns_if_they_were_measured():
 
 def course(algorithm: str, seed: int, worst: Sequence[float], every: int = 10) -> Run:
     """A run whose held-out accuracy of domain b, the worse one, is given look by look."""
-    run = made_up(algorithm, seed, [1.0, 2.0])
+    run = synthetic_run(algorithm, seed, [1.0, 2.0])
     config = msgspec.structs.replace(run.config, metric="accuracy")
     test = {d: {"loss": 1.0, "accuracy": worst[-1]} for d in "ab"}
     record = run.records[0]
@@ -279,7 +283,7 @@ def test_what_was_never_reached_is_said():
 
 
 def test_without_held_out_looks_training_losses_tell_the_course():
-    runs = [made_up("fedavg", 0, [1.0, 2.0]), made_up("fedavg-target", 0, [1.0, 2.0])]
+    runs = [synthetic_run("fedavg", 0, [1.0, 2.0]), synthetic_run("fedavg-target", 0, [1.0, 2.0])]
     costs = tables(compare_runs(runs))[-1]
     assert "loss, on training clients" in costs.caption
     assert texts(costs)[0][1:] == ["2.00", "1", "3.00 B"]
@@ -289,7 +293,7 @@ def test_without_held_out_looks_training_losses_tell_the_course():
 
 
 def test_training_losses_are_averaged_over_a_fiftieth_of_the_rounds():
-    run = made_up("fedavg", 0, [1.0, 2.0])
+    run = synthetic_run("fedavg", 0, [1.0, 2.0])
     losses = [[1.0, 4.0], [3.0, None]] * 49 + [[5.0, None], [7.0, 8.0]]  # two rounds at a time
     records = [run.records[0] | {"round": t, "loss": x} for t, x in enumerate(losses, 1)]
     (curve,) = progress(compare_runs([run._replace(records=records)])).curves["FedAvg (uniform)"]
@@ -299,13 +303,13 @@ def test_training_losses_are_averaged_over_a_fiftieth_of_the_rounds():
 
 
 def test_without_fedavg_there_is_nothing_to_reach():
-    assert len(tables(compare_runs([made_up("afa", 0, [1.0, 2.0])]))) == 1
+    assert len(tables(compare_runs([synthetic_run("afa", 0, [1.0, 2.0])]))) == 1
 
 
 def test_losses_of_all_splits_counts_and_bytes_stand_side_by_side():
     heldout = {"a": {"loss": 3.0}, "b": {"loss": None}}
     data = {"train": {"a": 1234, "b": 5}, "test": {"a": 1000, "b": 2}}
-    run = made_up("afa", 0, [1.0, 2.0], heldout=heldout, examples=data)
+    run = synthetic_run("afa", 0, [1.0, 2.0], heldout=heldout, examples=data)
     absent = run.records[0] | {"round": 2, "loss": [1.0, None], "count": [4, 0]}
     comparison = compare_runs([run._replace(records=[*run.records, absent])])
     assert texts(losses(comparison)) == [
@@ -345,8 +349,8 @@ def test_text_is_safe_in_every_form():
 
 def test_runs_that_do_not_belong_together_are_refused():
     with pytest.raises(BadInput, match=r"two runs of AFA have the same seed: \[0, 0\]"):
-        compare_runs([made_up("afa", 0, [1.0, 2.0])] * 2)
-    run = made_up("afa", 0, [1.0, 2.0])
+        compare_runs([synthetic_run("afa", 0, [1.0, 2.0])] * 2)
+    run = synthetic_run("afa", 0, [1.0, 2.0])
     other = run._replace(config=msgspec.structs.replace(run.config, task="emnist"))
     with pytest.raises(BadInput, match="runs of different tasks cannot be compared: emnist, toy"):
         compare_runs([run, other])

@@ -35,10 +35,10 @@ from agnosticfl.runs.build_privacy import (
     find_silos,
     noise_of_looks,
 )
-from agnosticfl.runs.config import Config
+from agnosticfl.runs.config import Config, public_splits
 from agnosticfl.runs.features import check_features
 from agnosticfl.runs.judging import Judge, simulated_judge
-from agnosticfl.runs.looks import Looks, build_looks, public_splits
+from agnosticfl.runs.looks import Looks, build_looks
 from agnosticfl.runs.optimizers import build_optimizer
 from agnosticfl.runs.parts import followed, kept_by_clients
 from agnosticfl.runs.resolve import find_method, given_options

@@ -175,10 +175,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
 
 
+def public_splits(config: Config) -> tuple[str, ...]:
+    """Those whose clients may be measured without noise: all, in a run that is not private."""
+    return ("heldout", "test") if config.dp is None else tuple(config.dp.get("public", ()))
+
+
 def noised(config: Config, split: str) -> bool:
     """Whether what clients of a split say of a model is told as noised sums alone."""
-    told = split in (config.dp or {}).get("public", ())
-    return config.dp is not None and not (told and config.evaluation_by == "server")
+    told = split in public_splits(config) and config.evaluation_by == "server"
+    return config.dp is not None and not told
 
 
 def most_clients(config: Config) -> int:

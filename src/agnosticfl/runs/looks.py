@@ -23,7 +23,7 @@ from agnosticfl.privacy import accounting
 from agnosticfl.privacy.accounting import Budget, Charge
 from agnosticfl.privacy.discrete import discrete_gaussian
 from agnosticfl.privacy.entropy import Secrets
-from agnosticfl.runs.config import Config
+from agnosticfl.runs.config import Config, public_splits
 
 SIGMA = 2**16  # of the noise, in units: the grid is fine enough for any number of clients
 LARGEST_SHARE = 1.0  # of metrics for which more is better: they are shares
@@ -39,11 +39,6 @@ class Look(NamedTuple):
 
 
 Looks: TypeAlias = Mapping[str, Look]  # split -> how it is measured, if its clients are not public
-
-
-def public_splits(config: Config) -> tuple[str, ...]:
-    """Those whose clients may be measured without noise: all, in a run that is not private."""
-    return ("heldout", "test") if config.dp is None else tuple(config.dp.get("public", ()))
 
 
 def build_looks(

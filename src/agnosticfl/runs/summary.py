@@ -21,8 +21,7 @@ from agnosticfl.core.federated import (
 from agnosticfl.core.model import Params
 from agnosticfl.core.state import ServerState
 from agnosticfl.runs.build import Built
-from agnosticfl.runs.config import Config
-from agnosticfl.runs.looks import public_splits
+from agnosticfl.runs.config import Config, public_splits
 from agnosticfl.runs.playing import small_params
 from agnosticfl.runs.questions import question
 from agnosticfl.runs.resolve import find_method
