@@ -31,7 +31,7 @@ def search_lowest(
         return Tried(setting, [Outcome(value, "a", 0.0) for value in values])
 
     return search(
-        axes, lambda wave: [one(setting) for setting in wave],
+        axes, lambda wave: {setting: one(setting) for setting in wave},
         lambda setting: all(not isinstance(v, float) or v > lowest for v in setting),
         budget, higher=False,
     )  # fmt: skip
@@ -108,10 +108,9 @@ def test_what_diverged_is_never_the_best_and_smaller_values_are_tried():
 def test_settings_that_seeds_cannot_tell_apart_are_named():
     scores = {0.1: (3.0, 3.1, 2.9), 1.0: (1.0, 1.2, 1.1), 10.0: (1.1, 1.0, 1.3), 100.0: None}
 
-    def measure(wave: Sequence[Setting]) -> list[Tried]:
-        return [
-            Tried(s, [Outcome(v, "a", 0.0) for v in scores[s[0]] or (1.0, None, 1.0)]) for s in wave
-        ]
+    def measure(wave: Sequence[Setting]) -> dict[Setting, Tried]:
+        values = {s: scores[s[0]] or (1.0, None, 1.0) for s in wave}
+        return {s: Tried(s, [Outcome(v, "a", 0.0) for v in own]) for s, own in values.items()}
 
     axes = [axis_of("rate", (0.1, 1.0, 10.0, 100.0))]
     result = search(axes, measure, lambda _: True, 4, higher=False)
@@ -120,6 +119,21 @@ def test_settings_that_seeds_cannot_tell_apart_are_named():
     assert result.measured[3].mean is None  # one seed of three diverged
     assert result.measured[1].mean == pytest.approx(1.1)
     assert result.measured[1].error == pytest.approx(0.1 / 3**0.5)
+
+
+def test_what_was_measured_before_may_be_judged_anew():
+    """Trials at 1 see less than those before, and all are judged without what these do not see."""
+    done: list[Setting] = []
+
+    def measure(wave: Sequence[Setting]) -> dict[Setting, Tried]:
+        done.extend(wave)
+        best = 0.01 if (1.0,) in done else 1.0
+        return {s: Tried(s, [Outcome(abs(s[0] - best), "a", 0.0)]) for s in done}
+
+    result = search([axis_of("rate", (0.01, 0.1))], measure, lambda _: True, 4, higher=False)
+    assert tried(result) == [0.001, 0.01, 0.1, 1.0]
+    assert best(result) == (0.01,)
+    assert result.inside
 
 
 def test_quantiles_are_those_of_scipy():

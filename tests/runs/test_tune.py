@@ -20,7 +20,7 @@ from agnosticfl.runs.compare import compare
 from agnosticfl.runs.records import read_records
 from agnosticfl.runs.resolve import resolve
 from agnosticfl.runs.run import Stopped, run
-from agnosticfl.runs.trials import outcome, undefined_in
+from agnosticfl.runs.trials import Trial, hidden_in, judged_alike, outcome, undefined_in
 from agnosticfl.runs.tune import Found, Watch
 from agnosticfl.runs.tuned_task import tuned_task
 from tests.helpers.problems import federated, quadratic
@@ -267,7 +267,7 @@ def test_a_private_search_tells_only_what_is_noised_of_held_out_clients(tmp_path
             keys={RATE: (0.05, 0.1)},
             seeds=1,
             looks=1,
-            budget=2,
+            budget=3,
             watch=Watch(say=said.append),
         )
         return found
@@ -280,12 +280,74 @@ def test_a_private_search_tells_only_what_is_noised_of_held_out_clients(tmp_path
     assert found.result.best.domain == "domain0"
     noised_away = searching("hidden", epsilon=0.05)
     assert noised_away.result.best is None
-    assert tuning.in_sentences(noised_away, 1)[-1] == "Or noise hid what held-out clients say."
+    assert noised_away.result.ended == f"{tuning.NOTHING_SEEN} (2 of 3 settings)"
+    assert len(tuning.in_sentences(noised_away, 1)) == 2  # and nothing is chosen
     rows = search_table(noised_away, 1, 1).rows
     assert {row[1].text for row in rows} == {"no score"}
     said.clear()
     searching("public", public=["heldout"])  # whose data may be looked at
     assert any("no held-out client that seed 0 looks at" in text for text in said)
+
+
+def test_all_trials_of_a_private_search_are_judged_by_the_domains_that_all_of_them_see(
+    tmp_path: Path,
+):
+    """The same command again finds that noise hid the harder domain in one trial."""
+    pytest.importorskip("dp_accounting")
+    text = TASK.replace("clients = 60", "clients = 200").replace("0.8,0.2", "0.5,0.5")
+    text = text.replace("0.1,0.1", "0.1,0.45").replace("rounds = 20", "rounds = 4")
+    task = str(tmp_path / "small.toml")
+    dp = "[dp]\nepsilon = 50.0\ndelta = 1e-5\ntest_seed = 1\n\n[data]"
+    Path(task).write_text(text.replace("[data]", dp))
+    out, said = tmp_path / "out", list[str]()
+
+    def searching() -> Found:
+        (found,) = tuning.tune(
+            task, out, algorithms=["fedavg"], keys={RATE: (0.03, 0.3)}, seeds=2, looks=1, budget=2,
+            watch=Watch(say=said.append),
+        )  # fmt: skip
+        return found
+
+    before = searching()
+    assert {m.domain for m in before.result.measured} == {"domain1"}
+    assert not before.hidden
+    assert len(tuning.in_sentences(before, 2)) == 2
+    lines = out / "trials" / f"fedavg-{RATE}=0.3-seed1" / "metrics.jsonl"
+    *earlier, last = map(json.loads, lines.read_text().splitlines())
+    last["heldout"]["domain1"] = dict.fromkeys(last["heldout"]["domain1"])
+    lines.write_text("".join(json.dumps(record) + "\n" for record in (*earlier, last)))
+    after = searching()
+    outcomes = [each for m in after.result.measured for each in m.outcomes]
+    assert {(each.domain, each.gap) for each in outcomes} == {("domain0", 0.0)}
+    line = "No trial is judged by a domain that noise hides in any: 'domain1' in 0.3 (seed 1)."
+    assert tuning.in_sentences(after, 2)[1] == line
+    assert line in " ".join((out / "small.toml").read_text().split("\n# "))
+    (result,) = json.loads((out / "trials.json").read_text())
+    assert result["hidden"] == {"domain1": [{"setting": {RATE: 0.3}, "seeds": [1]}]}
+    assert sum("does not see 'domain1' in every trial" in text for text in said) == 1
+
+
+def test_a_trial_does_not_win_because_noise_hides_its_worst_domain():
+    def trial(easy: float, hard: float | None, diverged: str | None = None) -> Trial:
+        look = {"easy": {"loss": easy}, "hard": {"loss": hard}}
+        records, domains = [{"round": 1, "heldout": look}], list(look)
+        summary = {"diverged": diverged, "higher_is_better": {"loss": False}}
+        hidden = [] if diverged else hidden_in(records, domains, 1)
+        return Trial(records, summary, domains, hidden)
+
+    better, worse, lost = trial(0.2, 2.0), trial(0.3, None), trial(9.0, None, "it diverged")
+    found = judged_alike({("better",): [better], ("worse",): [worse], ("lost",): [lost]}, "loss", 1)
+    assert [each.mean for each in found.values()] == [0.2, 0.3, None]
+    assert [each.domain for each in found.values()] == ["easy", "easy", None]
+    seen = judged_alike({("better",): [better], ("lost",): [lost]}, "loss", 1)
+    assert [each.mean for each in seen.values()] == [2.0, None]
+    excess = judged_alike({("better",): [better], ("worse",): [worse]}, "loss", 1, {"easy": 0.1})
+    assert [each.mean for each in excess.values()] == pytest.approx([0.1, 0.2])
+
+
+def test_what_no_look_tells_is_hidden():
+    """Where clients evaluate, a look of which noise leaves nothing is not in the records."""
+    assert hidden_in([{"round": 1}], ["a", "b"], 1) == ["a", "b"]
 
 
 def one(out: Path, **changes: Any) -> list[Found]:

@@ -4,7 +4,7 @@
 Nothing here runs a trial: `measure` does.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from agnosticfl.runs.axes import Axis, Setting, beyond, extended, grid_of, in_words
@@ -24,7 +24,7 @@ class Searched(NamedTuple):
 
 def search(
     axes: Sequence[Axis],
-    measure: Callable[[Sequence[Setting]], Sequence[Tried]],
+    measure: Callable[[Sequence[Setting]], Mapping[Setting, Tried]],
     allowed: Callable[[Setting], bool],
     budget: int,
     higher: bool,
@@ -32,7 +32,7 @@ def search(
     """Searches from a first grid on.
 
     Args:
-      measure: runs the trials of some settings.
+      measure: runs the trials of some settings, and says what all so far came to.
       allowed: whether a value beyond an edge is one that its key takes.
       budget: the most settings.
       higher: whether a higher score is better.
@@ -40,7 +40,7 @@ def search(
     known: dict[Setting, Tried] = {}
     wave = grid_of(axes)
     while True:
-        known |= dict(zip(wave, measure(wave), strict=True))
+        known |= measure(wave)  # of those before, too: what noise hides now counts for none
         measured = [known[setting] for setting in grid_of(axes)]
         best = best_of(measured, higher)
         wider = next(_wider(axes, best, allowed), axes)

@@ -37,6 +37,18 @@ class Outcome(NamedTuple):
     gap: float | None  # mean distance between the worst and the best domain
 
 
+class Trial(NamedTuple):
+    """What a trial left: enough to judge it anew when others turn out to see less."""
+
+    records: Sequence[dict[str, Any]]  # those with a look
+    summary: dict[str, Any]
+    domains: Sequence[str]  # those that count
+    hidden: Sequence[str] = ()  # of these, by noise; of one that diverged nobody asks
+
+
+Trials: TypeAlias = Mapping[Setting, Sequence[Trial]]  # one per seed
+
+
 class Tried(NamedTuple):
     """What one setting came to, over its seeds."""
 
@@ -181,10 +193,36 @@ def outcome(
     )
 
 
+def judged_alike(
+    trials: Trials, metric: str, looks: int, references: Mapping[str, float] | None = None
+) -> dict[Setting, Tried]:
+    """What all settings came to, by the domains that noise hides in none of their trials.
+
+    Otherwise one could win because noise hides its worst domain.
+    """
+    hidden = hidden_among(trials)
+
+    def judged(trial: Trial) -> Outcome:
+        domains = [domain for domain in trial.domains if domain not in hidden]
+        return outcome(trial.records, trial.summary, metric, domains, looks, references)
+
+    return {setting: Tried(setting, list(map(judged, own))) for setting, own in trials.items()}
+
+
+def hidden_among(trials: Trials) -> dict[str, dict[Setting, list[int]]]:
+    """The domains that noise hides in any trial -> the settings and their seeds where it does."""
+    found: dict[str, dict[Setting, list[int]]] = {}
+    for setting, own in trials.items():
+        for seed, trial in enumerate(own):
+            for domain in trial.hidden:
+                found.setdefault(domain, {}).setdefault(setting, []).append(seed)
+    return found
+
+
 def hidden_in(records: Sequence[dict[str, Any]], domains: Sequence[str], looks: int) -> list[str]:
-    """The domains of which noise hides the loss in one of the last looks."""
+    """The domains of which noise hides the loss in one of the last looks, or hides every look."""
     last = [record["heldout"] for record in records if "heldout" in record][-looks:]
-    return [domain for domain in domains if any(look[domain]["loss"] is None for look in last)]
+    return [d for d in domains if not last or any(look[d]["loss"] is None for look in last)]
 
 
 def undefined_in(

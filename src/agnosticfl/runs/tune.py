@@ -32,11 +32,12 @@ from agnosticfl.runs.search import Searched, search
 from agnosticfl.runs.tasks import parse_set, put_dotted, task_table, task_text
 from agnosticfl.runs.trials import (
     Load,
-    Outcome,
+    Trial,
     Tried,
+    hidden_among,
     hidden_in,
+    judged_alike,
     loading,
-    outcome,
     sharing,
     trial_folder,
     undefined_in,
@@ -46,6 +47,7 @@ from agnosticfl.runs.tuned_task import tuned_file, tuned_task
 METHODS_BY_DEFAULT = ("fedavg", "afa")
 RATE = "client_optimizer.learning_rate"
 SEARCH = "tune.json"
+NOTHING_SEEN = "nothing is chosen, since noise hides every domain in some trial"
 
 
 class Found(NamedTuple):
@@ -56,6 +58,7 @@ class Found(NamedTuple):
     keys: list[str]
     metric: str
     result: Searched
+    hidden: Mapping[str, Mapping[Setting, Sequence[int]]]  # by noise: domain -> setting -> seeds
     noised: bool = False  # what held-out clients say
 
     @property
@@ -131,7 +134,7 @@ def tune(
     _open(out, asked)
     counts = [len(grid_of(plan.axes)) * seeds for plan in plans]  # trials of each, as far as known
     found = [
-        _found(asked, plan, _measuring(asked, plan, out, load, watch, counts, number))
+        _found(asked, plan, _trying(asked, plan, out, load, watch, counts, number))
         for number, plan in enumerate(plans)
     ]
     write_json(out / "trials.json", [_as_json(each) for each in found])
@@ -143,21 +146,39 @@ def tune(
     return found
 
 
-def _found(asked: Search, plan: Plan, measure: Callable[[Sequence[Setting]], list[Tried]]) -> Found:
+def _found(
+    asked: Search, plan: Plan, run_trials: Callable[[Sequence[Setting]], dict[Setting, list[Trial]]]
+) -> Found:
+    trials: dict[Setting, list[Trial]] = {}
+
+    def measure(settings: Sequence[Setting]) -> dict[Setting, Tried]:
+        trials.update(run_trials(settings))
+        return judged_alike(trials, plan.metric, asked.looks, plan.references)
+
+    def nothing_seen() -> bool:
+        hidden = hidden_among(trials).keys()
+        return all(hidden >= set(trial.domains) for own in trials.values() for trial in own)
+
     def allowed(setting: Setting) -> bool:
+        if nothing_seen():  # which no further trial changes
+            return False
         return is_allowed(asked, plan.algorithm, dict(zip(plan.keys, setting, strict=True)))
 
     result = search(plan.axes, measure, allowed, asked.budget, plan.higher)
+    if nothing_seen():
+        ended = f"{NOTHING_SEEN} ({len(trials)} of {asked.budget} settings)"
+        result = result._replace(ended=ended)
     name = title(asked.config(plan.algorithm, {}))
-    return Found(plan.algorithm, name, plan.keys, plan.metric, result, plan.noised)
+    hidden = hidden_among(trials)
+    return Found(plan.algorithm, name, plan.keys, plan.metric, result, hidden, plan.noised)
 
 
 def in_sentences(found: Found, seeds: int) -> list[str]:
     """What a search found, why it ended, and what cannot be told apart."""
     best, equals = found.result.best, found.result.equals
-    lines = [f"{found.title}: {found.result.ended}."]
+    lines = [f"{found.title}: {found.result.ended}.", *_left_out(found)]
     if best is None:
-        return [*lines, "Or noise hid what held-out clients say."] if found.noised else lines
+        return lines
     chosen = in_words(found.keys, best.setting)
     if seeds == 1:
         lines.append(f"Chosen: {chosen}, by one seed, with which no two can be told apart.")
@@ -169,6 +190,22 @@ def in_sentences(found: Found, seeds: int) -> list[str]:
     else:
         lines.append(f"Chosen: {chosen}; {seeds} seeds tell it from all others (95 %).")
     return lines
+
+
+def _left_out(found: Found) -> list[str]:
+    """One line about the domains that noise hides, and in which trials, if there are any."""
+    trials = sum(len(tried.outcomes) for tried in found.result.measured)
+
+    def told(where: Mapping[Setting, Sequence[int]]) -> str:
+        if sum(map(len, where.values())) == trials:
+            return "every trial"
+        return ", ".join(
+            f"{short(setting)} (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))})"
+            for setting, seeds in where.items()
+        )
+
+    named = "; ".join(f"{domain!r} in {told(where)}" for domain, where in found.hidden.items())
+    return [f"No trial is judged by a domain that noise hides in any: {named}."] if named else []
 
 
 def short(setting: Setting) -> str:
@@ -218,7 +255,7 @@ def _within(old: Sequence[Any], new: Sequence[Any]) -> bool:
     return bool(old) == bool(new) and all(value in new for value in old)
 
 
-def _measuring(
+def _trying(
     asked: Search,
     plan: Plan,
     out: Path,
@@ -226,7 +263,7 @@ def _measuring(
     watch: Watch,
     counts: list[int],
     number: int,
-) -> Callable[[Sequence[Setting]], list[Tried]]:
+) -> Callable[[Sequence[Setting]], dict[Setting, list[Trial]]]:
     """Runs the trials of some settings; those of one method share what they can."""
     make_built = sharing(load, plan.keys)
     done = 0
@@ -242,7 +279,7 @@ def _measuring(
         if "complete already" not in text and not text.startswith("warning: the "):
             watch.say(text)
 
-    def trial(setting: Setting, seed: int) -> Outcome:
+    def trial(setting: Setting, seed: int) -> Trial:
         nonlocal done
         config = asked.config(plan.algorithm, dict(zip(plan.keys, setting, strict=True)), seed)
         folder = out / trial_folder(config, plan.keys, setting)
@@ -260,34 +297,37 @@ def _measuring(
         )
         done += 1
         domains = plan.domains[seed]
-        records = read_records(folder)
-        if plan.noised:
-            hidden = hidden_in(records, domains, asked.looks)
-            domains = [domain for domain in domains if domain not in hidden]
-            for domain in hidden:
-                say_once(
-                    f"the search does not see {domain!r} in every trial: it has too few held-out"
-                    " clients for the noise"
-                )
+        records = [record for record in read_records(folder) if "heldout" in record]
+        hidden = hidden_in(records, domains, asked.looks) if plan.noised else []
         if plan.references is None:
-            for domain in undefined_in(records, plan.metric, domains):
+            seen = [domain for domain in domains if domain not in hidden]
+            for domain in undefined_in(records, plan.metric, seen):
                 say_once(
                     f"the search does not see {domain!r}: its held-out examples leave"
                     f" {plan.metric} undefined"
                 )
-        return outcome(records, summary, plan.metric, domains, asked.looks, plan.references)
+        if summary["diverged"] is not None:  # then it is not judged, whatever it sees
+            hidden = []
+        for domain in hidden:
+            say_once(
+                f"the search does not see {domain!r} in every trial: it has too few held-out"
+                " clients for the noise, and no trial is judged by it"
+            )
+        return Trial(records, summary, domains, hidden)
 
-    def measure(settings: Sequence[Setting]) -> list[Tried]:
+    def run_trials(settings: Sequence[Setting]) -> dict[Setting, list[Trial]]:
         counts[number] = done + len(settings) * asked.seeds
-        return [Tried(s, [trial(s, seed) for seed in range(asked.seeds)]) for s in settings]
+        return {s: [trial(s, seed) for seed in range(asked.seeds)] for s in settings}
 
-    return measure
+    return run_trials
 
 
 def _notes(found: Found, asked: Search) -> list[str]:
     """What stands above the settings in the task."""
     best = found.result.best
     if best is None or best.mean is None:
+        if found.noised:
+            return ["agnosticfl tune found nothing.", *in_sentences(found, asked.seeds)]
         return ["agnosticfl tune found nothing: every setting diverged."]
     error = "" if best.error is None else f" (standard error {best.error:.2g})"
     rounds = f", {asked.rounds} rounds" if asked.rounds else ""
@@ -301,19 +341,24 @@ def _notes(found: Found, asked: Search) -> list[str]:
 def _as_json(found: Found) -> Table:
     result = found.result
 
-    def named(measured: Tried) -> Table:
-        return dict(zip(found.keys, measured.setting, strict=True))
+    def named(setting: Setting) -> Table:
+        return dict(zip(found.keys, setting, strict=True))
 
+    hidden = {
+        domain: [{"setting": named(setting), "seeds": seeds} for setting, seeds in where.items()]
+        for domain, where in found.hidden.items()
+    }
     return {
         "algorithm": found.algorithm,
         "metric": found.metric,
-        "best": None if result.best is None else named(result.best),
-        "cannot_be_told_apart": [named(each) for each in result.equals],
+        "best": None if result.best is None else named(result.best.setting),
+        "cannot_be_told_apart": [named(each.setting) for each in result.equals],
         "inside": result.inside,
         "ended": result.ended,
+        **({"hidden": hidden} if found.noised else {}),
         "settings": [
             {
-                "setting": named(each),
+                "setting": named(each.setting),
                 "mean": each.mean,
                 "standard_error": each.error,
                 "seeds": [outcome._asdict() for outcome in each.outcomes],
