@@ -117,7 +117,7 @@ def test_loss_is_a_mean_over_sentences_and_perplexity_one_over_tokens():
     scores = 2 * jax.nn.one_hot(targets, 6) * jnp.array([1.0, 0.0, 1.0])[:, None, None]
     model = from_functions(
         lambda _: {},
-        lambda _, e: sentence_loss(e["logits"], e["targets"]),
+        lambda _, e: sentence_loss(cross_entropy(e["logits"], e["targets"]), e["targets"]),
         lambda _, e: {"perplexity": perplexity(e["logits"], e["targets"])},
     )
     data = from_arrays({"logits": scores, "targets": targets}, clients=[0, 0, 0], domains=[0, 0, 0])

@@ -9,5 +9,9 @@ def for_nvidia(**options: str | bool) -> dict[str, str | bool] | None:
 
     They come from XLA's own list; what is not in it is refused when something is compiled.
     """
-    card = "cuda" in jax.local_devices()[0].client.platform_version
-    return options if card else None
+    return options if on_nvidia() else None
+
+
+def on_nvidia() -> bool:
+    """Whether programs are for an NVIDIA card: some are written for it alone."""
+    return "cuda" in jax.local_devices()[0].client.platform_version

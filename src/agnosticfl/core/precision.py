@@ -36,6 +36,12 @@ def in_precision(function: Callable[P, R], precision: str) -> Callable[P, R]:
     return wrapped
 
 
+def is_bf16() -> bool:
+    """Whether what is traced here computes its products in bf16."""
+    config: Any = jax.config
+    return config.jax_default_matmul_precision == PRECISIONS["bf16"]
+
+
 @functools.lru_cache(16)  # the same model again is no other one: what was compiled for it serves
 def model_in_precision(model: Model, precision: str) -> Model:
     """`model` as evaluation calls it; what is no program of JAX stays as it is."""
@@ -54,9 +60,7 @@ def rounded_factor(factor: Array) -> Array:
 
     Under bf16 each product would round it by itself, and read twice the bytes every time.
     """
-    config: Any = jax.config
-    in_bf16 = config.jax_default_matmul_precision == PRECISIONS["bf16"]
-    if not in_bf16 or jax.default_backend() == "cpu" or factor.dtype == jnp.bfloat16:
+    if not is_bf16() or jax.default_backend() == "cpu" or factor.dtype == jnp.bfloat16:
         return factor
     # The barrier keeps the compiler from rounding inside the products after all.
     return jax.lax.optimization_barrier(factor.astype(jnp.bfloat16))

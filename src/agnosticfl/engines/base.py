@@ -49,9 +49,15 @@ class Blocks(NamedTuple, Generic[C]):
 
 
 def compiled(function: F, **options: Any) -> F:
-    """`jax.jit`, with loops that an NVIDIA card runs by itself, without asking the host."""
+    """`jax.jit`, with loops that an NVIDIA card runs by itself, without asking the host.
+
+    Kernels of which none needs what the other computes may run at the same time: most of a step's
+    are too short to fill a card.
+    """
     kinds = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL"
-    on_card = for_nvidia(xla_gpu_enable_command_buffer=kinds)
+    on_card = for_nvidia(
+        xla_gpu_enable_command_buffer=kinds, xla_gpu_command_buffer_scheduling_mode="CONCURRENT"
+    )
     return jax.jit(function, compiler_options=on_card, **options)  # type: ignore[return-value]
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The paper's EMNIST model, for images of any size: a convolutional network with dropout."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeAlias
 
@@ -11,11 +11,13 @@ from flax import nnx
 from jax import Array
 from msgspec import Meta
 
+from agnosticfl.core.compiling import on_nvidia
 from agnosticfl.core.model import Model, Need
-from agnosticfl.core.precision import product
+from agnosticfl.core.precision import is_bf16, product
 from agnosticfl.core.stepping import is_step_by_step
 from agnosticfl.errors import check
 from agnosticfl.models.helpers.classifier import DEFAULT_METRICS, ClassWeights, classifier
+from agnosticfl.models.helpers.convolution import convolution_on_card, fits
 from agnosticfl.models.helpers.inputs import decode
 from agnosticfl.options import AtLeastOne
 from agnosticfl.registry import MODELS
@@ -98,10 +100,13 @@ def convolution(x: Array, kernel: Array, *_: Any, **__: Any) -> Array:
 
     Many clients at a time, each with its own kernel, make a grouped convolution, which is slow on
     accelerators; their matrix products are not. On a CPU XLA's own is the least work, but twenty
-    times slower inside a compiled loop, where a step with its gradient is products.
+    times slower inside a compiled loop, where a step with its gradient is products. A kernel of our
+    own is for NVIDIA cards, and for bf16 alone: in float32 it is slow.
     """
     on_cpu = xla_convolution if is_step_by_step() else direct_convolution
-    return jax.lax.platform_dependent(x, kernel, cpu=on_cpu, default=valid_convolution)
+    by_kernel = on_nvidia() and is_bf16() and fits(kernel)
+    otherwise = convolution_by_kernel if by_kernel else valid_convolution
+    return jax.lax.platform_dependent(x, kernel, cpu=on_cpu, default=otherwise)
 
 
 def xla_convolution(x: Array, kernel: Array) -> Array:
@@ -110,15 +115,20 @@ def xla_convolution(x: Array, kernel: Array) -> Array:
     return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=layout)
 
 
-@jax.custom_vjp
-def direct_convolution(x: Array, kernel: Array) -> Array:
-    """`xla_convolution` where no gradient is asked for; `valid_convolution` where one is."""
-    return xla_convolution(x, kernel)
+Convolution: TypeAlias = Callable[[Array, Array], Array]
 
 
-direct_convolution.defvjp(
-    lambda x, kernel: jax.vjp(valid_convolution, x, kernel), lambda pullback, d: pullback(d)
-)
+def without_gradient(convolve: Convolution) -> Convolution:
+    """`convolve` where no gradient is asked for; `valid_convolution` where one is."""
+    either: Any = jax.custom_vjp(convolve)
+    either.defvjp(
+        lambda x, kernel: jax.vjp(valid_convolution, x, kernel), lambda pullback, d: pullback(d)
+    )
+    return either
+
+
+direct_convolution = without_gradient(xla_convolution)
+convolution_by_kernel = without_gradient(lambda x, kernel: convolution_on_card(x, kernel))
 
 
 def valid_convolution(x: Array, kernel: Array) -> Array:

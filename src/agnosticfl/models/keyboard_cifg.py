@@ -9,9 +9,9 @@ from jax import Array
 from jax.nn import sigmoid
 
 from agnosticfl.core.model import Model
-from agnosticfl.core.precision import product
 from agnosticfl.models.helpers.embedding import Embedding
 from agnosticfl.models.helpers.language import DEFAULT_METRICS, Sizes, language_model
+from agnosticfl.models.helpers.next_word import Narrow
 from agnosticfl.models.helpers.recurrent import gates, over_time
 from agnosticfl.options import AtLeastOne
 from agnosticfl.registry import MODELS
@@ -41,7 +41,7 @@ def cifg(
 
 
 class CIFG(nnx.Module):
-    """Ids [n, T] -> logits [n, T, K + 4]."""
+    """The network."""
 
     def __init__(self, sizes: Sizes, rngs: nnx.Rngs):
         orthogonal, glorot = nnx.initializers.orthogonal(), nnx.initializers.glorot_uniform()
@@ -52,11 +52,12 @@ class CIFG(nnx.Module):
         shape = (sizes.hidden, sizes.embedding)
         self.projection = nnx.Param(glorot(rngs.params(), shape))
 
-    def __call__(self, inputs: Array) -> Array:
+    def narrow(self, inputs: Array) -> Narrow:
+        """Ids [n, T] -> what the logits [n, T, K + 4] are made of."""
         # Time comes first in the loop; turning ids and the narrow layer costs least.
         z = self.gates(self.embedding(inputs.T))
         h = over_time(cifg_unit, self.recurrent[...], self.projection[...], z)
-        return product(h.swapaxes(0, 1), self.embedding.embedding[...].T)
+        return Narrow(h.swapaxes(0, 1), self.embedding.embedding[...].T)
 
 
 def cifg_unit(c: Array, a: Array) -> tuple[Array, Array]:

@@ -14,6 +14,7 @@ from jax.nn import sigmoid
 from agnosticfl.core.model import Model
 from agnosticfl.models.helpers.embedding import Embedding
 from agnosticfl.models.helpers.language import DEFAULT_METRICS, Sizes, language_model
+from agnosticfl.models.helpers.next_word import Narrow
 from agnosticfl.models.helpers.recurrent import Dense, gates, over_time
 from agnosticfl.options import AtLeastOne
 from agnosticfl.registry import MODELS
@@ -40,7 +41,7 @@ def lstm(
 
 
 class LSTM(nnx.Module):
-    """Ids [n, T] -> logits [n, T, K + 4]. The initial weights are those of Keras."""
+    """The network; its initial weights are those of Keras."""
 
     def __init__(self, sizes: Sizes, rngs: nnx.Rngs):
         dense = partial(Dense, kernel_init=nnx.initializers.glorot_uniform(), rngs=rngs)
@@ -53,11 +54,14 @@ class LSTM(nnx.Module):
         self.dense = dense(sizes.hidden, sizes.embedding)
         self.output = dense(sizes.embedding, sizes.vocabulary)
 
-    def __call__(self, inputs: Array) -> Array:
+    def narrow(self, inputs: Array) -> Narrow:
+        """Ids [n, T] -> what the logits [n, T, K + 4] are made of."""
         # Time comes first in the loop; turning ids and the narrow layer costs least.
         z = self.gates(self.embedding(inputs.T))
         h = over_time(lstm_unit, self.recurrent[...], None, z)
-        return self.output(self.dense(h).swapaxes(0, 1))
+        output = self.output
+        assert output.bias is not None
+        return Narrow(self.dense(h).swapaxes(0, 1), output.kernel[...], output.bias[...])
 
 
 def small(key: Array, shape: Sequence[int], dtype: Any) -> Array:

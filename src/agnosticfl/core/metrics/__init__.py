@@ -32,6 +32,7 @@ from agnosticfl.core.metrics.sentences import (
     in_vocab_accuracy,
     in_vocab_accuracy_fedjax,
     in_vocab_accuracy_tff,
+    over_real_tokens,
     perplexity,
     token_loss,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "metric",
     "min_recall_precision",
     "named_metrics",
+    "over_real_tokens",
     "perplexity",
     "r2",
     "reading",

@@ -27,7 +27,12 @@ def perplexity(logits: Array, targets: Array) -> Mean:
 
 def token_loss(logits: Array, targets: Array) -> Mean:
     """The cross-entropy of a sentence's tokens; padding is left out."""
-    return _over_tokens(cross_entropy(logits, targets), targets != PAD)
+    return over_real_tokens(cross_entropy(logits, targets), targets)
+
+
+def over_real_tokens(losses: Array, targets: Array) -> Mean:
+    """The sum of a sentence's losses [n, T] without those of padding, and how many there are."""
+    return _over_tokens(losses, targets != PAD)
 
 
 def cross_entropy(logits: Array, targets: Array) -> Array:

@@ -5,20 +5,29 @@ A sentence is `tokens`, [length + 1] ids: 0 pad, 1 bos, 2 eos, K words from 3 on
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
 from agnosticfl.core import tree
-from agnosticfl.core.metrics import token_loss
+from agnosticfl.core.metrics import over_real_tokens
 from agnosticfl.core.model import Examples, Model, Need
 from agnosticfl.core.tokens import EOS, FIRST_WORD, PAD
 from agnosticfl.errors import check
 from agnosticfl.models.adapters import from_nnx
+from agnosticfl.models.helpers.next_word import Narrow, logits_of, losses_of
 
 DEFAULT_METRICS = ("perplexity", "in_vocab_accuracy")
+
+
+class LanguageModule(Protocol):
+    """A recurrent network up to its last product."""
+
+    def narrow(self, inputs: Array) -> Narrow:
+        """Ids [n, T] -> what the logits [n, T, K + 4] are made of."""
+        ...
 
 
 class Sizes(NamedTuple):
@@ -35,12 +44,14 @@ class Sizes(NamedTuple):
 
 
 def language_model(
-    module: Callable[..., Any], sizes: Sizes, metrics: Sequence[str] = DEFAULT_METRICS
+    module: Callable[..., LanguageModule],
+    sizes: Sizes,
+    metrics: Sequence[str] = DEFAULT_METRICS,
 ) -> Model:
     """A model that predicts each token of a sentence from those before it.
 
     Args:
-      module: `module(sizes, rngs)` is an NNX module that takes ids [n, T] to logits [n, T, K + 4].
+      module: `module(sizes, rngs)` is an NNX module.
       metrics: names of metrics of tokens.
     """
     for name, value in sizes._asdict().items():
@@ -49,12 +60,12 @@ def language_model(
     def create(rngs: nnx.Rngs) -> Any:
         return module(sizes, rngs)
 
-    def loss(module: Any, examples: Examples) -> Array:
+    def loss(module: LanguageModule, examples: Examples) -> Array:
         inputs, targets = inputs_and_targets(examples["tokens"])
-        return sentence_loss(module(inputs), targets)
+        return sentence_loss(losses_of(module.narrow(inputs), targets), targets)
 
-    def logits(module: Any, examples: Examples) -> Array:
-        return module(inputs_and_targets(examples["tokens"])[0])
+    def logits(module: LanguageModule, examples: Examples) -> Array:
+        return logits_of(module.narrow(inputs_and_targets(examples["tokens"])[0]))
 
     def targets(examples: Examples) -> Array:
         return inputs_and_targets(examples["tokens"])[1]
@@ -74,7 +85,7 @@ def inputs_and_targets(tokens: Array) -> tuple[Array, Array]:
     return jnp.where(inputs == EOS, PAD, inputs), tokens[:, 1:]
 
 
-def sentence_loss(logits: Array, targets: Array) -> Array:
-    """The mean cross-entropy of a sentence's real tokens, [n]; 0 if it has none."""
-    total, tokens = token_loss(logits, targets)
+def sentence_loss(losses: Array, targets: Array) -> Array:
+    """The mean loss of a sentence's real tokens, [n]; 0 if it has none."""
+    total, tokens = over_real_tokens(losses, targets)
     return tree.divide(total, tokens)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CNN's convolution: every way to compute it, and which is taken where."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agnosticfl.core.precision import in_precision
+from agnosticfl.core.stepping import step_by_step
+from agnosticfl.models import cnn, emnist_cnn
+from agnosticfl.models.emnist_cnn import convolution, valid_convolution, xla_convolution
+from agnosticfl.models.helpers.convolution import convolution_on_card
+
+
+def images(number: int) -> dict[str, np.ndarray]:
+    """The left half is bright in class 1 and dark in class 0."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 128, (number, 28, 28), np.uint8)
+    y = (np.arange(number) % 2).astype(np.int32)
+    x[:, :, :14] += (127 * y[:, None, None]).astype(np.uint8)
+    return {"x": x, "y": y}
+
+
+def test_a_convolution_is_a_matrix_product():
+    x = jax.random.normal(jax.random.key(0), (2, 6, 5, 3))
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 4))
+    wanted = jax.lax.conv_general_dilated(
+        x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    options = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+    np.testing.assert_allclose(valid_convolution(x, kernel), wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(convolution(x, kernel, (1, 1), "VALID", **options), wanted)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("trains", [False, True])
+def test_clients_side_by_side_convolve_on_a_cpu_alone_and_only_to_measure(
+    platform: str, trains: bool
+):
+    model = cnn(classes=2)
+
+    def loss(params: Any, examples: Any) -> jax.Array:
+        return model.per_example_loss(params, examples, jax.random.key(0)).sum()
+
+    def several(tree: Any) -> Any:
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((3, *a.shape), a.dtype), tree)
+
+    params = several(jax.eval_shape(model.init, jax.random.key(0)))
+    function = jax.jit(jax.vmap(jax.grad(loss) if trains else loss))
+    text = (
+        function.trace(params, several(images(4))).lower(lowering_platforms=(platform,)).as_text()
+    )
+    assert ("convolution" in text) == (platform == "cpu" and not trains)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_a_step_that_the_host_calls_convolves_on_a_cpu_alone(platform: str):
+    model = cnn(classes=2)
+
+    def step(params: Any, examples: Any) -> Any:
+        def loss(params: Any) -> jax.Array:
+            return model.per_example_loss(params, examples, jax.random.key(0)).sum()
+
+        with step_by_step():
+            return jax.grad(loss)(params)
+
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    traced = jax.jit(step).trace(params, images(4))
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert ("convolution" in text) == (platform == "cpu")
+
+
+@pytest.mark.parametrize("shape", [(3, 9, 10, 16), (1, 13, 12, 32)])  # whole groups of places, not
+def test_a_convolution_by_a_kernel_is_xla_s(shape: tuple[int, ...]):
+    x = jax.random.normal(jax.random.key(0), (2, *shape))  # two clients
+    kernel = jax.random.normal(jax.random.key(1), (2, 3, 3, shape[-1], 32))
+    by_kernel = jax.vmap(partial(convolution_on_card, interpret=True))(x, kernel)
+    wanted = jax.vmap(xla_convolution)(x, kernel)
+    np.testing.assert_allclose(by_kernel, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_kernel_convolves_on_nvidia_in_bf16_and_only_to_measure(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(emnist_cnn, "on_nvidia", lambda: True)
+
+    def kernels(precision: str, trains: bool) -> int:
+        model = cnn(classes=2)
+
+        def loss(params: Any, examples: Any) -> jax.Array:
+            return model.per_example_loss(params, examples, jax.random.key(0)).sum()
+
+        params = jax.eval_shape(model.init, jax.random.key(0))
+        function = in_precision(jax.grad(loss) if trains else loss, precision)
+        traced = jax.make_jaxpr(function)(params, images(4))
+        return str(traced).count("pallas_call")
+
+    assert kernels("float32", trains=False) == 0
+    assert kernels("bf16", trains=False) == 1  # the second; the first has one channel
+    assert kernels("bf16", trains=True) == 0
+
+
+def test_a_convolution_s_gradients_are_those_of_xla_s():
+    x = jax.random.normal(jax.random.key(0), (2, 6, 5, 3))
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 4))
+
+    def plain(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=layout)
+
+    def gradients(function: Any) -> Any:
+        gradient = jax.grad(lambda *given: jnp.sum(jnp.sin(function(*given))), (0, 1))
+        return jax.jit(gradient)(x, kernel)
+
+    for actual, expected in zip(gradients(convolution), gradients(plain), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
