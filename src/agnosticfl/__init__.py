@@ -6,9 +6,16 @@ The public names are those in `__all__`. They are loaded when first used, so tha
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
+
+# A program of JAX that calls Python, as a private round does for its noise, occupies one of the
+# threads of JAX's CPU client, and what Python is given may wait for another. There are as many as
+# processors, or as NPROC says: with one of them such a round stops for ever.
+if hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) == 1:
+    os.environ.setdefault("NPROC", "2")
 
 if TYPE_CHECKING:
     from agnosticfl import channels as channels

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agnosticfl.channels.dp import RunFacts, differential_privacy
-from agnosticfl.channels.dp.ftrl import Strategy, correlated, find_strategy
+from agnosticfl.channels.dp.ftrl import Strategy, correlated, find_strategy, most_of_each
 from agnosticfl.core.contribution import contribution_shapes
 from agnosticfl.errors import BadInput
 from agnosticfl.privacy import accounting
@@ -85,16 +85,40 @@ def test_no_client_that_keeps_its_distance_adds_more_than_was_counted(strategy: 
     assert worst > 0.99 * strategy.sensitivity
 
 
-def test_what_rounds_of_a_client_cost_adds_up_if_noise_is_banded():
-    """A client of a federation counts 1 for each: of C's columns, of which no two share a row."""
+@pytest.mark.parametrize("kind", ["banded", "buffered"])
+def test_rounds_of_a_client_of_a_federation_cost_no_more_than_1_each(kind: str):
+    """That is what it counts; however many there are, and whichever, if they are APART."""
+    strategy = find_strategy(kind, ROUNDS, APART, counted_each=True)
+    c, rng = matrix(strategy), np.random.default_rng(0)
+    assert strategy.rows >= max(np.count_nonzero(c, axis=0))
+    closest = 0.0
+    for _ in range(2000):
+        t, taken = int(rng.integers(APART)), np.zeros(ROUNDS)
+        while t < ROUNDS and rng.random() < 0.9:
+            taken[t] = 1
+            t += APART + int(rng.choice([0, 0, 0, 1, 2]))
+        cost = np.linalg.norm(c @ taken) ** 2
+        assert cost <= taken.sum() * (1 + 1e-9)
+        closest = max(closest, cost / max(taken.sum(), 1))
+    assert closest > 0.99  # and no less than that for some
+
+
+def test_the_same_noise_is_found_however_its_cost_is_counted():
+    """A smaller C with the same draws is C with larger ones."""
+    whole, each = (find_strategy("buffered", ROUNDS, APART, e) for e in (False, True))
+    shrunk = each.first / whole.first
+    assert shrunk < 0.95
+    np.testing.assert_allclose(matrix(each), shrunk * matrix(whole), atol=1e-12)
+    assert each.sensitivity == pytest.approx(shrunk * whole.sensitivity)
+    assert each.spread == pytest.approx(whole.spread / shrunk)
+    # The sensitivity that the library reckons is what the most of each comes to for all rounds.
+    assert each.sensitivity**2 <= each.participations * (1 + 1e-9)
+
+
+def test_columns_that_do_not_overlap_cost_their_own_norm():
     strategy = find_strategy("banded", ROUNDS, APART)
-    c = matrix(strategy)
-    norms = np.linalg.norm(c, axis=0)
-    assert norms.max() == pytest.approx(1, abs=1e-12)
-    assert strategy.rows == max(np.count_nonzero(c, axis=0)) <= APART
-    for first in range(APART):
-        taken = np.arange(ROUNDS) % APART == first
-        assert np.linalg.norm(c @ taken) ** 2 == pytest.approx(np.sum(norms[taken] ** 2))
+    assert most_of_each(matrix(strategy)[:, 0], APART) == pytest.approx(1, abs=1e-12)
+    assert most_of_each(np.array([1.0, 1.0, 1.0, 1.0]), 2) == 5  # (1, 1, 2, 2) is 10 for two
 
 
 def test_clients_take_turns():

@@ -52,13 +52,14 @@ def test_a_private_federation_of_three_nodes(shell: Shell, tmp_path: Path):
     assert (out / "report.html").exists()
 
 
-def test_clients_of_real_nodes_take_turns_under_banded_noise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("noise", ["banded", "buffered"])
+def test_clients_of_real_nodes_take_turns_under_correlated_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: str
 ):
     """DP-FTRL: the server adds noise that later rounds take back; six clients, three in a round."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where their ledgers will be
     out, rounds, begun = tmp_path / "run", 4, time.monotonic()
-    dp = {"epsilon": 8.0, "delta": 1e-6, "noise": "banded", "separation": 2}
+    dp = {"epsilon": 8.0, "delta": 1e-6, "noise": noise, "separation": 2}
     plain = resolve("toy", rounds=rounds, sets=["secure.name=simulate"])
     config = federated_config(msgspec.structs.replace(plain, dp=dp), 3)
     task = new_task(config, build(plain).data)
@@ -76,7 +77,7 @@ def test_clients_of_real_nodes_take_turns_under_banded_noise(
     said = read_json(out / "privacy.json")
     assert (said["private"], said["mode"]) == (True, "central")
     assert said["trusted"] == "the server, with the sum"
-    assert said["noise"].startswith("banded")
+    assert said["noise"].startswith(noise)
     assert (said["sums"], said["rounds_between_two_of_a_client"]) == (2, 2)
     assert 7.9 < said["epsilon"] <= 8
     assert read_json(out / "summary.json")["privacy"] == said

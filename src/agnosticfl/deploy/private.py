@@ -67,7 +67,7 @@ def federated_dp(config: Config) -> dict[str, Any]:
     check(
         by_server or own.get("mode", "distributed") == "distributed",
         f"dp: mode is {own.get('mode')!r}, in which the server adds the noise; in a federation it"
-        " does so only where noise is 'banded': leave it out",
+        " does so only where noise is correlated ('banded', 'buffered'): leave it out",
     )
     check(
         not own.get("quantile"),
@@ -116,14 +116,9 @@ def separation(config: Config) -> int:
 def _check_by_server(config: Config, own: dict[str, Any]) -> None:
     """Refuses what noise that a trusted server adds cannot be."""
     check(
-        own["noise"] == "banded",
-        f"dp: noise is {own['noise']!r}; clients of a federation count each of their rounds by"
-        " itself, as they can if noise is 'banded'",
-    )
-    check(
         own.get("mode", "central") == "central" and own.get("honest") is None,
-        "dp: banded noise is added by a server that is trusted with the sum, and not by clients:"
-        " leave mode and honest out",
+        f"dp: {own['noise']} noise is added by a server that is trusted with the sum, and not by"
+        " clients: leave mode and honest out",
     )
     check(
         own.get("separation") is not None,
@@ -132,8 +127,8 @@ def _check_by_server(config: Config, own: dict[str, Any]) -> None:
     )
     check(
         config.evaluation_by == "server",
-        "dp: clients who evaluate add noise to what they say; with banded noise they add none: set"
-        " evaluation_by = 'server'",
+        f"dp: clients who evaluate add noise to what they say; with {own['noise']} noise they add"
+        " none: set evaluation_by = 'server'",
     )
 
 

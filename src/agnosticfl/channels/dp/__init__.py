@@ -204,7 +204,8 @@ def _strategy(
         f"dp: separation is {separation}; where {c} of {population} clients take part in a"
         f" round, a client's turn comes every {turns} rounds",
     )
-    return find_strategy(noise, run.rounds, separation or turns)
+    counted_each = run.federation is not None
+    return find_strategy(noise, run.rounds, separation or turns, counted_each)
 
 
 class Counting(NamedTuple):
@@ -236,7 +237,7 @@ class Counting(NamedTuple):
         def lattice(z: float, rounds: int) -> float:
             return accounting.off_lattice(z * (units or self.units(z)), rounds * self.size)
 
-        # Of banded noise, too, what a client's rounds cost adds up: they share no row of C x.
+        # With correlated noise, too, a client's rounds cost no more than the sum of each.
         if self.sharing.by_each or self.run.federation is not None:
             return accounting.known_cohorts(sensitivity)
         if (found := self.strategy) is not None:

@@ -48,8 +48,13 @@ class Strategy(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8)
-def find_strategy(kind: str, rounds: int, separation: int) -> Strategy:
-    """The matrix with the least mean error of all sums over rounds 1 … t, for this many rounds."""
+def find_strategy(kind: str, rounds: int, separation: int, counted_each: bool = False) -> Strategy:
+    """The matrix with the least mean error of all sums over rounds 1 … t, for this many rounds.
+
+    Args:
+      counted_each: whether clients count each of their rounds by itself: C is then so small that no
+        number of rounds costs more than as many times a sum without C would.
+    """
     what = f"correlated noise ({kind})"
     toeplitz: Any = require("jax_privacy.matrix_factorization.toeplitz", what, "ftrl")
     often = -(-rounds // separation)
@@ -61,7 +66,8 @@ def find_strategy(kind: str, rounds: int, separation: int) -> Strategy:
             found = toeplitz.optimize_banded_toeplitz(n=rounds, bands=bands)
             column = np.maximum.accumulate(np.asarray(found, np.float64)[::-1])[::-1]
             column, rows = column / np.linalg.norm(column), bands
-            memory, words = lambda: _History(column[1:]), f"{bands} bands"
+            words = f"{bands} bands"
+            remember: Callable[[float], Memory] = functools.partial(_History, column[1:])
         else:
             module = "jax_privacy.matrix_factorization.buffered_toeplitz"
             found = require(module, what, "ftrl").optimize(
@@ -73,13 +79,15 @@ def find_strategy(kind: str, rounds: int, separation: int) -> Strategy:
             column = np.concatenate(
                 [[1.0], (scale * decay ** np.arange(rounds - 1)[:, None]).sum(1)]
             )
-            memory, words = lambda: _Buffers(decay, scale), f"{len(decay)} buffers"
-            rows = rounds
+            rows, words = rounds, f"{len(decay)} buffers"
+            remember = functools.partial(_Buffers, decay, scale)
+        factor = 1 / math.sqrt(most_of_each(column, separation)) if counted_each else 1.0
+        column = factor * column
         squared = toeplitz.minsep_sensitivity_squared(column, separation, None, rounds)
         inverse = np.asarray(toeplitz.inverse_coef(column, rounds), np.float64)
     return Strategy(
         float(column[0]),
-        memory,
+        functools.partial(remember, factor),
         math.sqrt(float(squared)),
         float(np.linalg.norm(inverse)),
         often,
@@ -88,6 +96,20 @@ def find_strategy(kind: str, rounds: int, separation: int) -> Strategy:
         rows,
         f"{kind}, {words}",
     )
+
+
+def most_of_each(column: np.ndarray, separation: int) -> float:
+    """What k rounds of a client add to the squared norm of C x, over k; the most for any k.
+
+    The first column of C falls and is nowhere negative, so that rounds add most if the first is
+    round 1 and the others follow as soon as they may. If columns do not overlap, it is the first
+    one's norm; otherwise every round costs more, the more there were before it.
+    """
+    total, most = np.zeros_like(column), 0.0
+    for k, start in enumerate(range(0, len(column), separation), 1):
+        total[start:] += column[: len(column) - start]
+        most = max(most, float(total @ total) / k)
+    return most
 
 
 def correlated(source: NoiseSource, strategy: Strategy) -> Release:
@@ -123,7 +145,7 @@ def sensitivity_of(strategy: Strategy, size: int, units: int) -> float:
 def rounding_of_one(strategy: Strategy, size: int, units: int) -> float:
     """By how much rounding makes one client's part of C x in a single round longer than 1.
 
-    For banded noise, of which C's columns have norm 1.
+    For clients who count each of their rounds, where C's columns have norm 1 at most.
     """
     return (1 + math.sqrt(strategy.rows)) * math.sqrt(size) / (2 * units)
 
@@ -131,8 +153,8 @@ def rounding_of_one(strategy: Strategy, size: int, units: int) -> float:
 class _History:
     """The last values themselves."""
 
-    def __init__(self, column: np.ndarray):
-        self._column = column
+    def __init__(self, column: np.ndarray, factor: float):
+        self._column = factor * column
         self._last: collections.deque[np.ndarray] = collections.deque(maxlen=len(column))
 
     def read(self) -> np.ndarray | float:
@@ -145,8 +167,8 @@ class _History:
 class _Buffers:
     """Sums of all values, each of which fades at a rate of its own."""
 
-    def __init__(self, decay: np.ndarray, scale: np.ndarray):
-        self._decay, self._scale = decay, scale
+    def __init__(self, decay: np.ndarray, scale: np.ndarray, factor: float):
+        self._decay, self._scale = decay, factor * scale
         self._held: list[np.ndarray | float] = [0.0] * len(decay)
 
     def read(self) -> np.ndarray | float:
