@@ -31,6 +31,7 @@ import rounds
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from agnosticfl.core import compiling
 from agnosticfl.core.contribution import Broadcast
 from agnosticfl.core.precision import PRECISIONS, in_precision
 from agnosticfl.engines import lanes
@@ -93,6 +94,7 @@ def main() -> None:
     workloads = rounds.load(options.workloads)
     # What looks for the kind of device, while programs are traced, shall find a card.
     jax.default_backend = lambda: "gpu"
+    compiling.on_nvidia = lambda: True
     for task in options.task:
         for precision in options.precision:
             work, width, cohorts = engine_of(

@@ -24,7 +24,7 @@ from jax import Array
 
 from agnosticfl.core.metrics.sentences import cross_entropy
 from agnosticfl.core.precision import in_precision, product, rounded_factor
-from agnosticfl.models.helpers.next_word import ON_CARD, Blocks, Ways, fused_loss
+from agnosticfl.models.helpers.fused_loss import ON_CARD, Blocks, Ways, fused_loss
 from agnosticfl.models.helpers.recurrent import over_time
 from agnosticfl.models.word_lstm import lstm_unit
 

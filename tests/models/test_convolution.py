@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agnosticfl.core import compiling
 from agnosticfl.core.precision import in_precision
 from agnosticfl.core.stepping import step_by_step
-from agnosticfl.models import cnn, emnist_cnn
+from agnosticfl.models import cnn
 from agnosticfl.models.emnist_cnn import convolution, valid_convolution, xla_convolution
 from agnosticfl.models.helpers.convolution import convolution_on_card
 
@@ -84,7 +85,7 @@ def test_a_convolution_by_a_kernel_is_xla_s(shape: tuple[int, ...]):
 
 
 def test_a_kernel_convolves_on_nvidia_in_bf16_and_only_to_measure(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(emnist_cnn, "on_nvidia", lambda: True)
+    monkeypatch.setattr(compiling, "on_nvidia", lambda: True)
 
     def kernels(precision: str, trains: bool) -> int:
         model = cnn(classes=2)

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agnosticfl.core import compiling
 from agnosticfl.core.metrics.sentences import cross_entropy
 from agnosticfl.core.precision import in_precision
 from agnosticfl.models import cifg, lstm
-from agnosticfl.models.helpers import next_word
-from agnosticfl.models.helpers.next_word import ON_CARD, Blocks, Ways, fused_loss
+from agnosticfl.models.helpers.fused_loss import ON_CARD, Blocks, Ways, fused_loss
 
 
 @pytest.mark.parametrize("words", [64, 75])  # whole blocks of words, and not
@@ -56,13 +56,22 @@ def test_clients_side_by_side_have_the_losses_that_each_has_alone():
             np.testing.assert_allclose(a[k], b, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("length", [16, 15])  # 4 sentences are whole blocks of tokens, and not
-@pytest.mark.parametrize("precision", ["bf16", "float32"])
+@pytest.mark.parametrize(
+    ("precision", "length", "embedding", "expected"),
+    [
+        ("bf16", 16, 48, True),
+        ("float32", 16, 48, False),
+        ("bf16", 15, 48, False),  # 60 tokens are no whole blocks
+        ("bf16", 16, 40, False),  # 40 is 32 and 8, over which no card can add up
+        ("bf16", 16, 256, False),
+    ],
+)
 @pytest.mark.parametrize("model", [lstm, cifg])
-def test_kernels_are_for_nvidia_bf16_and_whole_blocks(
-    model: Any, precision: str, length: int, monkeypatch: pytest.MonkeyPatch
-):
-    made = model(words=20, embedding=8, hidden=8)
+def test_kernels_are_for_nvidia_bf16_and_what_fits(
+    model: Any, precision: str, length: int, embedding: int, expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    made = model(words=20, embedding=embedding, hidden=8)
     params = jax.eval_shape(made.init, jax.random.key(0))
     tokens = jax.ShapeDtypeStruct((4, length + 1), jnp.int32)
     loss = in_precision(made.per_example_loss, precision)
@@ -73,8 +82,8 @@ def test_kernels_are_for_nvidia_bf16_and_whole_blocks(
         return "pallas_call" in str(traced)
 
     assert not uses_kernels()  # on this CPU
-    monkeypatch.setattr(next_word, "on_nvidia", lambda: True)
-    assert uses_kernels() == (precision == "bf16" and length == 16)
+    monkeypatch.setattr(compiling, "on_nvidia", lambda: True)
+    assert uses_kernels() == expected
 
 
 def test_tokens_that_are_no_whole_blocks_are_refused():

@@ -11,19 +11,19 @@ from flax import nnx
 from jax import Array
 from msgspec import Meta
 
-from agnosticfl.core.compiling import on_nvidia
+from agnosticfl.core import compiling
 from agnosticfl.core.model import Model, Need
 from agnosticfl.core.precision import is_bf16, product
 from agnosticfl.core.stepping import is_step_by_step
 from agnosticfl.errors import check
 from agnosticfl.models.helpers.classifier import DEFAULT_METRICS, ClassWeights, classifier
-from agnosticfl.models.helpers.convolution import convolution_on_card, fits
 from agnosticfl.models.helpers.inputs import decode
 from agnosticfl.options import AtLeastOne
 from agnosticfl.registry import MODELS
 
 SMALLEST = 6  # pixels: two convolutions take 4, and pooling needs 2
 Side: TypeAlias = Annotated[int, Meta(ge=SMALLEST)]
+Convolution: TypeAlias = Callable[[Array, Array], Array]  # x, kernel -> result
 
 
 @MODELS.add("cnn")
@@ -104,18 +104,23 @@ def convolution(x: Array, kernel: Array, *_: Any, **__: Any) -> Array:
     own is for NVIDIA cards, and for bf16 alone: in float32 it is slow.
     """
     on_cpu = xla_convolution if is_step_by_step() else direct_convolution
-    by_kernel = on_nvidia() and is_bf16() and fits(kernel)
-    otherwise = convolution_by_kernel if by_kernel else valid_convolution
+    otherwise = on_card(kernel) if compiling.on_nvidia() and is_bf16() else valid_convolution
     return jax.lax.platform_dependent(x, kernel, cpu=on_cpu, default=otherwise)
+
+
+def on_card(kernel: Array) -> Convolution:
+    """With this kernel, on an NVIDIA card in bf16."""
+    from agnosticfl.models.helpers import convolution as by_kernel  # here: others need no Pallas
+
+    if not by_kernel.fits(kernel):
+        return valid_convolution
+    return without_gradient(lambda x, w: by_kernel.convolution_on_card(x, w))
 
 
 def xla_convolution(x: Array, kernel: Array) -> Array:
     """A VALID convolution with stride 1, and its gradients, as the compiler has them."""
     layout = ("NHWC", "HWIO", "NHWC")
     return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=layout)
-
-
-Convolution: TypeAlias = Callable[[Array, Array], Array]
 
 
 def without_gradient(convolve: Convolution) -> Convolution:
@@ -128,7 +133,6 @@ def without_gradient(convolve: Convolution) -> Convolution:
 
 
 direct_convolution = without_gradient(xla_convolution)
-convolution_by_kernel = without_gradient(lambda x, kernel: convolution_on_card(x, kernel))
 
 
 def valid_convolution(x: Array, kernel: Array) -> Array:

@@ -1,30 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last layer of a next-word model: its logits, its losses, and these without logits in memory.
+"""The last layer of a next-word model: its logits, and its losses with or without them."""
 
-    loss_n = log Σ_v exp(a_nv) − a_{n, y_n},    a_n = W^T x_n + b.
+from typing import NamedTuple
 
-There are a hundred times as many logits as numbers in x. On an NVIDIA card in bf16 three kernels go
-over blocks of tokens and words and compute a block of logits where they need it: for the sum and
-the own logit, for d_x, and for d_W and d_b.
-"""
-
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
-
-import jax
 import jax.numpy as jnp
-from jax import Array, lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
+from jax import Array
 
-from agnosticfl.core.compiling import on_nvidia
+from agnosticfl.core import compiling
 from agnosticfl.core.metrics import cross_entropy
 from agnosticfl.core.precision import is_bf16, product
-
-NEVER = -1e30  # the bias of a word that is there only to fill a block
-
-Loss = Callable[[Array, Array, Array, Array], Array]  # x [L, N, E], W [L, E, V], b [L, V], y [L, N]
 
 
 class Narrow(NamedTuple):
@@ -42,178 +26,23 @@ def logits_of(narrow: Narrow) -> Array:
 
 
 def losses_of(narrow: Narrow, targets: Array) -> Array:
-    """The cross-entropy of each token, [n, T]."""
-    if not (on_nvidia() and is_bf16() and targets.size % TOKENS == 0):
+    """The cross-entropy of each token, [n, T].
+
+    There are a hundred times as many logits as numbers in x. An NVIDIA card need not write them
+    down; in float32 its kernels for that would be slow.
+    """
+    if compiling.on_nvidia() and is_bf16():
+        return _by_kernels(narrow, targets)
+    return cross_entropy(logits_of(narrow), targets)
+
+
+def _by_kernels(narrow: Narrow, targets: Array) -> Array:
+    from agnosticfl.models.helpers import fused_loss as kernels  # here: others need no Pallas
+
+    if not kernels.fits(narrow.w, targets.size):
         return cross_entropy(logits_of(narrow), targets)
     b = jnp.zeros(narrow.w.shape[1]) if narrow.b is None else narrow.b
     given = narrow.x.reshape(-1, narrow.x.shape[-1]), narrow.w, b, targets.reshape(-1)
-    losses = fused_loss(ON_CARD, jnp.bfloat16)(*(array[None] for array in given))  # one lane
+    losses_of_lanes = kernels.fused_loss(kernels.ON_CARD, jnp.bfloat16)
+    losses = losses_of_lanes(*(array[None] for array in given))  # of one
     return losses.reshape(targets.shape)
-
-
-class Blocks(NamedTuple):
-    """What a group of threads computes at a time."""
-
-    tokens: int
-    words: int
-    warps: int
-    stages: int  # loads under way
-
-
-class Ways(NamedTuple):
-    """The blocks of each kernel: powers of two for which the compiler needs no memory for sums."""
-
-    forward: Blocks
-    d_x: Blocks
-    d_w: Blocks
-
-
-# The fastest of those that were tried on an H200 (benchmarks/pieces.py).
-ON_CARD = Ways(Blocks(32, 256, 4, 3), Blocks(64, 128, 4, 2), Blocks(64, 64, 4, 2))
-TOKENS = max(blocks.tokens for blocks in ON_CARD)  # a power of two, as all of them
-
-
-def fused_loss(ways: Ways, factor: Any, interpret: bool = False) -> Loss:
-    """A function (x, W, b, y) -> losses [L, N] with these blocks and this type of factors."""
-    call = partial(_call, interpret=interpret)
-    most_words = max(blocks.words for blocks in ways)
-
-    def forward(x: Array, w: Array, b: Array, y: Array) -> tuple[Array, tuple[Array, ...]]:
-        x, w = x.astype(factor), _widened(w.astype(factor), most_words, 0)
-        wide = _widened(b, most_words, NEVER)
-        grid = (len(x), _number(x.shape[1], ways.forward.tokens))
-        total, own = call(_forward, ways.forward, grid, [y.shape] * 2, x, w, wide, y)
-        return total - own, (x, w, wide, y, total, jnp.zeros((0, b.shape[1])))
-
-    def backward(kept: tuple[Array, ...], d: Array) -> tuple[Array | None, ...]:
-        x, w, wide, y, total, like_b = kept
-        given = (x, w, wide, y, total, d)
-        grid = (len(x), _number(x.shape[1], ways.d_x.tokens))
-        [d_x] = call(_d_x, ways.d_x, grid, [x.shape], *given)
-        grid = (len(x), _number(w.shape[2], ways.d_w.words))
-        d_w, d_b = call(_d_w, ways.d_w, grid, [w.shape, wide.shape], *given)
-        words = like_b.shape[1]
-        return d_x, d_w[..., :words], d_b[..., :words], None
-
-    function: Any = jax.custom_vjp(lambda *given: forward(*given)[0])
-    function.defvjp(forward, backward)
-    return function
-
-
-def _call(
-    kernel: Any, blocks: Blocks, grid: tuple[int, int], shapes: Any, *given: Array, interpret: bool
-) -> Any:
-    return pl.pallas_call(
-        partial(kernel, blocks=blocks),
-        grid=grid,
-        out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes],
-        compiler_params=triton.CompilerParams(num_warps=blocks.warps, num_stages=blocks.stages),
-        interpret=interpret,
-    )(*given)
-
-
-def _widened(array: Array, block: int, value: float) -> Array:
-    """Filled up to whole blocks of words, so that no kernel asks where the words end."""
-    sides = [(0, 0)] * (array.ndim - 1) + [(0, -array.shape[-1] % block)]
-    return jnp.pad(array, sides, constant_values=value)
-
-
-def _number(size: int, block: int) -> int:
-    if size % block:
-        raise ValueError(f"{size} tokens are no multiple of a block of {block}")
-    return size // block
-
-
-def _forward(x: Any, w: Any, b: Any, y: Any, total: Any, own: Any, *, blocks: Blocks) -> None:
-    lane, tokens = pl.program_id(0), pl.ds(pl.program_id(1) * blocks.tokens, blocks.tokens)
-    factors = _factors(x, lane, tokens)
-    target = triton.load(y.at[lane, tokens])
-
-    def block(j: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        largest, scaled, found = sums
-        words = pl.ds(j * blocks.words, blocks.words)
-        a = _logits(factors, _weights(w, lane, words), triton.load(b.at[lane, words]))
-        new = jnp.maximum(largest, a.max(1))
-        scaled = scaled * jnp.exp(largest - new) + jnp.exp(a - new[:, None]).sum(1)
-        return new, scaled, found + jnp.where(_is_target(a, words, target), a, 0.0).sum(1)
-
-    zeros = jnp.zeros(blocks.tokens, jnp.float32)
-    start = (zeros + NEVER, zeros, zeros)
-    largest, scaled, found = lax.fori_loop(0, w.shape[2] // blocks.words, block, start)
-    triton.store(total.at[lane, tokens], largest + jnp.log(scaled))
-    triton.store(own.at[lane, tokens], found)
-
-
-def _d_x(x: Any, w: Any, b: Any, y: Any, total: Any, d: Any, d_x: Any, *, blocks: Blocks) -> None:
-    lane, tokens = pl.program_id(0), pl.ds(pl.program_id(1) * blocks.tokens, blocks.tokens)
-    factors = _factors(x, lane, tokens)
-    of_tokens = [triton.load(each.at[lane, tokens]) for each in (y, total, d)]
-
-    def block(j: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-        words = pl.ds(j * blocks.words, blocks.words)
-        weights = _weights(w, lane, words)
-        a = _logits(factors, weights, triton.load(b.at[lane, words]))
-        d_a = _d_logits(a, words, *of_tokens).astype(x.dtype)
-        return tuple(s + triton.dot(d_a, each.T) for s, each in zip(sums, weights, strict=True))
-
-    start = tuple(jnp.zeros((blocks.tokens, part.size), jnp.float32) for part in _parts(x.shape[2]))
-    sums = lax.fori_loop(0, w.shape[2] // blocks.words, block, start)
-    for part, s in zip(_parts(x.shape[2]), sums, strict=True):
-        triton.store(d_x.at[lane, tokens, part], s)
-
-
-def _d_w(
-    x: Any, w: Any, b: Any, y: Any, total: Any, d: Any, d_w: Any, d_b: Any, *, blocks: Blocks
-) -> None:
-    lane, words = pl.program_id(0), pl.ds(pl.program_id(1) * blocks.words, blocks.words)
-    weights = _weights(w, lane, words)
-    bias = triton.load(b.at[lane, words])
-
-    def block(i: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-        *of_parts, of_bias = sums
-        tokens = pl.ds(i * blocks.tokens, blocks.tokens)
-        factors = _factors(x, lane, tokens)
-        of_tokens = [triton.load(each.at[lane, tokens]) for each in (y, total, d)]
-        d_a = _d_logits(_logits(factors, weights, bias), words, *of_tokens)
-        rounded = d_a.astype(x.dtype)
-        added = [s + triton.dot(f.T, rounded) for s, f in zip(of_parts, factors, strict=True)]
-        return (*added, of_bias + d_a.sum(0))
-
-    shapes = [(part.size, blocks.words) for part in _parts(x.shape[2])] + [(blocks.words,)]
-    start = tuple(jnp.zeros(shape, jnp.float32) for shape in shapes)
-    *of_parts, of_bias = lax.fori_loop(0, x.shape[1] // blocks.tokens, block, start)
-    for part, s in zip(_parts(x.shape[2]), of_parts, strict=True):
-        triton.store(d_w.at[lane, part, words], s)
-    triton.store(d_b.at[lane, words], of_bias)
-
-
-def _parts(size: int) -> list[Any]:
-    """A size as powers of two, which is what a kernel can load: 96 is 64 and 32."""
-    found, start = [], 0
-    while start < size:
-        part = 1 << ((size - start).bit_length() - 1)
-        found.append(pl.ds(start, part))
-        start += part
-    return found
-
-
-def _factors(x: Any, lane: Array, tokens: Any) -> list[Array]:
-    return [triton.load(x.at[lane, tokens, part]) for part in _parts(x.shape[2])]
-
-
-def _weights(w: Any, lane: Array, words: Any) -> list[Array]:
-    return [triton.load(w.at[lane, part, words]) for part in _parts(w.shape[1])]
-
-
-def _logits(factors: list[Array], weights: list[Array], bias: Array) -> Array:
-    products = [triton.dot(f, w) for f, w in zip(factors, weights, strict=True)]
-    return sum(products[1:], products[0]) + bias[None]
-
-
-def _is_target(a: Array, words: Any, target: Array) -> Array:
-    return words.start + lax.broadcasted_iota(jnp.int32, a.shape, 1) == target[:, None]
-
-
-def _d_logits(a: Array, words: Any, target: Array, total: Array, d: Array) -> Array:
-    ones = _is_target(a, words, target).astype(a.dtype)
-    return (jnp.exp(a - total[:, None]) - ones) * d[:, None]
