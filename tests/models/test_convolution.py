@@ -15,15 +15,7 @@ from agnosticfl.core.stepping import step_by_step
 from agnosticfl.models import cnn
 from agnosticfl.models.emnist_cnn import convolution, valid_convolution, xla_convolution
 from agnosticfl.models.helpers.convolution import convolution_on_card
-
-
-def images(number: int) -> dict[str, np.ndarray]:
-    """The left half is bright in class 1 and dark in class 0."""
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 128, (number, 28, 28), np.uint8)
-    y = (np.arange(number) % 2).astype(np.int32)
-    x[:, :, :14] += (127 * y[:, None, None]).astype(np.uint8)
-    return {"x": x, "y": y}
+from tests.helpers.images import images
 
 
 def test_a_convolution_is_a_matrix_product():

@@ -16,6 +16,7 @@ from agnosticfl.models import cifg, cnn, lstm
 from agnosticfl.models.helpers.recurrent import over_time
 from agnosticfl.models.keyboard_cifg import cifg_unit
 from agnosticfl.models.word_lstm import lstm_unit
+from tests.helpers.images import images
 
 SMALL: dict[str, Any] = {"words": 6, "embedding": 3, "hidden": 5}
 PAD, BOS, EOS, OOV = 0, 1, 2, 9  # the words are 3 … 8
@@ -184,15 +185,6 @@ def test_metrics_of_a_language_model_are_chosen_by_name(make: Callable[..., Mode
         make(**SMALL, metrics=["perplexty"])
     with pytest.raises(BadInput, match="hidden of a language model is 0; it must be at least 1"):
         make(hidden=0)
-
-
-def images(number: int) -> dict[str, np.ndarray]:
-    """The left half is bright in class 1 and dark in class 0."""
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 128, (number, 28, 28), np.uint8)
-    y = (np.arange(number) % 2).astype(np.int32)
-    x[:, :, :14] += (127 * y[:, None, None]).astype(np.uint8)
-    return {"x": x, "y": y}
 
 
 def test_the_cnn_takes_bytes_and_floats_alike():
