@@ -102,8 +102,8 @@ def most_of_each(column: np.ndarray, separation: int) -> float:
     """What k rounds of a client add to the squared norm of C x, over k; the most for any k.
 
     The first column of C falls and is nowhere negative, so that rounds add most if the first is
-    round 1 and the others follow as soon as they may. If columns do not overlap, it is the first
-    one's norm; otherwise every round costs more, the more there were before it.
+    round 1 and the others follow as soon as they may. If columns do not overlap, it is the squared
+    norm of the first; otherwise a round costs the more, the more there were before it.
     """
     total, most = np.zeros_like(column), 0.0
     for k, start in enumerate(range(0, len(column), separation), 1):
