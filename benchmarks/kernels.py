@@ -94,7 +94,7 @@ def main() -> None:
     workloads = rounds.load(options.workloads)
     # What looks for the kind of device, while programs are traced, shall find a card.
     jax.default_backend = lambda: "gpu"
-    compiling.on_nvidia = lambda: True
+    compiling.on_nvidia = compiling.on_hopper = lambda: True
     for task in options.task:
         for precision in options.precision:
             work, width, cohorts = engine_of(

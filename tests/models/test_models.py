@@ -134,7 +134,7 @@ def test_the_gradients_of_a_layer_are_those_of_its_formulas(
         h, c = jnp.zeros((3, size)), jnp.zeros((3, 5))
         hidden: list[jax.Array] = []
         for z in given["z"]:
-            c, m = unit(c, z + h @ given["u"])
+            c, m = unit(c, *jnp.split(z + h @ given["u"], gates, axis=-1))
             h = m @ given["p"] if projected else m
             hidden.append(h)
         return jnp.stack(hidden)

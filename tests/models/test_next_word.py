@@ -12,11 +12,12 @@ from agnosticfl.core import compiling
 from agnosticfl.core.metrics.sentences import cross_entropy
 from agnosticfl.core.precision import in_precision
 from agnosticfl.models import cifg, lstm
-from agnosticfl.models.helpers.fused_loss import ON_CARD, Blocks, Ways, fused_loss
+from agnosticfl.models.helpers.fused_loss import NO_WORD, ON_CARD, Blocks, Ways, fused_loss
 
 
 @pytest.mark.parametrize("words", [64, 75])  # whole blocks of words, and not
-def test_loss_and_gradient_are_those_of_the_plain_formula(words):
+@pytest.mark.parametrize("padding", [[], [0, 5, 6, 40], range(20, 64)])
+def test_loss_and_gradient_are_those_of_the_plain_formula(padding, words):
     lanes, tokens, size = 2, 64, 48  # 48 is loaded as 32 and 16
     keys = jax.random.split(jax.random.key(0), 5)
     x = jax.random.normal(keys[0], (lanes, tokens, size))
@@ -24,11 +25,15 @@ def test_loss_and_gradient_are_those_of_the_plain_formula(words):
     b = jax.random.normal(keys[2], (lanes, words))
     y = jax.random.randint(keys[3], (lanes, tokens), 0, words)
     d = jax.random.uniform(keys[4], (lanes, tokens))
+    real = jnp.ones(tokens, bool).at[jnp.array(padding, int)].set(False)
+    real = jnp.stack([real, jnp.ones(tokens, bool)])  # the other lane has none
+    y = jnp.where(real, y, NO_WORD)
     blocks = Blocks(tokens=32, words=32, warps=4, stages=2)
     fused = fused_loss(Ways(blocks, blocks, blocks), jnp.float32, interpret=True)
 
     def plain(x, w, b):
-        return cross_entropy(jnp.einsum("lne,lev->lnv", x, w) + b[:, None], y)
+        losses = cross_entropy(jnp.einsum("lne,lev->lnv", x, w) + b[:, None], jnp.maximum(y, 0))
+        return jnp.where(real, losses, 0)
 
     losses, pullback = jax.vjp(lambda x, w, b: fused(x, w, b, y), x, w, b)
     expected, plain_pullback = jax.vjp(plain, x, w, b)

@@ -3,6 +3,8 @@
 
 from agnosticfl.core.lazy_jax import jax
 
+FEWEST_MULTIPROCESSORS = 64  # of a card that is no small part of one
+
 
 def for_nvidia(**options: str | bool) -> dict[str, str | bool] | None:
     """These options where the device is an NVIDIA card, and None elsewhere: nobody else knows them.
@@ -15,3 +17,13 @@ def for_nvidia(**options: str | bool) -> dict[str, str | bool] | None:
 def on_nvidia() -> bool:
     """Whether programs are for an NVIDIA card: some are written for it alone."""
     return "cuda" in jax.local_devices()[0].client.platform_version
+
+
+def on_hopper() -> bool:
+    """Whether programs are for a whole card with chips like the H200's.
+
+    Some kernels need its shared memory and products, and many multiprocessors at the same time.
+    """
+    device = jax.local_devices()[0]
+    hopper = on_nvidia() and getattr(device, "compute_capability", "") == "9.0"
+    return hopper and getattr(device, "core_count", 0) >= FEWEST_MULTIPROCESSORS

@@ -60,14 +60,12 @@ class CIFG(nnx.Module):
         return Narrow(h.swapaxes(0, 1), self.embedding.embedding[...].T)
 
 
-def cifg_unit(c: Array, a: Array) -> tuple[Array, Array]:
-    """One time step, c_{t-1} and the sums at the gates a_t -> c_t, m_t.
+def cifg_unit(c: Array, f: Array, g: Array, o: Array) -> tuple[Array, Array]:
+    """One time step, c_{t-1} and the sums at the gates a_t = f, g, o -> c_t, m_t.
 
-    f, g, o = a_t
     c_t = σ(f) c_{t-1} + (1 − σ(f)) tanh(g)
     m_t = σ(o) tanh(c_t)
     """
-    f, g, o = jnp.split(a, 3, axis=-1)
     forget = sigmoid(f)
     c = forget * c + (1 - forget) * jnp.tanh(g)
     return c, sigmoid(o) * jnp.tanh(c)

@@ -69,13 +69,11 @@ def small(key: Array, shape: Sequence[int], dtype: Any) -> Array:
     return jax.random.uniform(key, shape, dtype, -0.05, 0.05)
 
 
-def lstm_unit(c: Array, a: Array) -> tuple[Array, Array]:
-    """One time step, c_{t-1} and the sums at the gates a_t -> c_t, h_t.
+def lstm_unit(c: Array, i: Array, f: Array, g: Array, o: Array) -> tuple[Array, Array]:
+    """One time step, c_{t-1} and the sums at the gates a_t = i, f, g, o -> c_t, h_t.
 
-    i, f, g, o = a_t
     c_t = σ(f) c_{t-1} + σ(i) tanh(g)
     h_t = σ(o) tanh(c_t)
     """
-    i, f, g, o = jnp.split(a, 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * jnp.tanh(g)
     return c, sigmoid(o) * jnp.tanh(c)

@@ -5,7 +5,8 @@
 
 for each lane l with a W and b of its own. Three kernels go over blocks of tokens and words and
 compute a block of logits where they need it: for the sum and the own logit, for d_x, and for d_W
-and d_b. `benchmarks/pieces.py` times this beside the plain way.
+and d_b. A third of a batch is padding behind short sentences; all real tokens are moved to the
+front, and no logits are computed of the rest. `benchmarks/pieces.py` times this beside the plain way.
 """
 
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from jax.experimental.pallas import triton
 
 SMALLEST, LARGEST = 16, 128  # numbers of x that a product adds up over
 NEVER = -1e30  # the bias of a word that is there only to fill a block
+
+NO_WORD = -1  # the y of a token that is padding; its loss is 0
 
 Loss = Callable[[Array, Array, Array, Array], Array]  # x [L, N, E], W [L, E, V], b [L, V], y [L, N]
 
@@ -57,25 +60,45 @@ def fused_loss(ways: Ways, factor: Any, interpret: bool = False) -> Loss:
     most_words = max(blocks.words for blocks in ways)
 
     def forward(x: Array, w: Array, b: Array, y: Array) -> tuple[Array, tuple[Array, ...]]:
-        x, w = x.astype(factor), _widened(w.astype(factor), most_words, 0)
-        wide = _widened(b, most_words, NEVER)
+        real = y != NO_WORD
+        place, order = real_first(real)
+        number = jnp.sum(real, axis=1, dtype=jnp.int32)
+        x, w = _moved(x.astype(factor), order), _widened(w.astype(factor), most_words, 0)
+        wide, y = _widened(b, most_words, NEVER), _moved(y, order)
         grid = (len(x), _number(x.shape[1], ways.forward.tokens))
-        total, own = call(_forward, ways.forward, grid, [y.shape] * 2, x, w, wide, y)
-        return total - own, (x, w, wide, y, total, jnp.zeros((0, b.shape[1])))
+        total, own = call(_forward, ways.forward, grid, [y.shape] * 2, x, w, wide, y, number)
+        losses = jnp.where(real, _moved(total - own, place), 0)
+        moves = real, place, order
+        return losses, (x, w, wide, y, number, total, *moves, jnp.zeros((0, b.shape[1])))
 
     def backward(kept: tuple[Array, ...], d: Array) -> tuple[Array | None, ...]:
-        x, w, wide, y, total, like_b = kept
-        given = (x, w, wide, y, total, d)
+        x, w, wide, y, number, total, real, place, order, like_b = kept
+        given = (x, w, wide, y, number, total, _moved(jnp.where(real, d, 0), order))
         grid = (len(x), _number(x.shape[1], ways.d_x.tokens))
         [d_x] = call(_d_x, ways.d_x, grid, [x.shape], *given)
         grid = (len(x), _number(w.shape[2], ways.d_w.words))
         d_w, d_b = call(_d_w, ways.d_w, grid, [w.shape, wide.shape], *given)
         words = like_b.shape[1]
-        return d_x, d_w[..., :words], d_b[..., :words], None
+        return _moved(d_x, place), d_w[..., :words], d_b[..., :words], None
 
     function: Any = jax.custom_vjp(lambda *given: forward(*given)[0])
     function.defvjp(forward, backward)
     return function
+
+
+def real_first(real: Array) -> tuple[Array, Array]:
+    """Where each token goes, and which comes to each place, so that real ones [L, N] come first."""
+    before = jnp.cumsum(real, axis=1, dtype=jnp.int32)
+    others = jnp.arange(real.shape[1], dtype=jnp.int32)[None] - before  # that stand before one of them
+    place = jnp.where(real, before - 1, before[:, -1:] + others)
+    return place, jax.vmap(lambda place: jnp.zeros_like(place).at[place].set(jnp.arange(place.size)))(
+        place
+    )
+
+
+def _moved(array: Array, to: Array) -> Array:
+    """The rows of each lane, in the order of `to` [L, N]."""
+    return jax.vmap(lambda rows, to: rows[to])(array, to)
 
 
 def _call(
@@ -102,7 +125,9 @@ def _number(size: int, block: int) -> int:
     return size // block
 
 
-def _forward(x: Any, w: Any, b: Any, y: Any, total: Any, own: Any, *, blocks: Blocks) -> None:
+def _forward(
+    x: Any, w: Any, b: Any, y: Any, number: Any, total: Any, own: Any, *, blocks: Blocks
+) -> None:
     lane, tokens = pl.program_id(0), pl.ds(pl.program_id(1) * blocks.tokens, blocks.tokens)
     factors = _factors(x, lane, tokens)
     target = triton.load(y.at[lane, tokens])
@@ -117,12 +142,15 @@ def _forward(x: Any, w: Any, b: Any, y: Any, total: Any, own: Any, *, blocks: Bl
 
     zeros = jnp.zeros(blocks.tokens, jnp.float32)
     start = (zeros + NEVER, zeros, zeros)
-    largest, scaled, found = lax.fori_loop(0, w.shape[2] // blocks.words, block, start)
+    turns = _turns(tokens, triton.load(number.at[lane]), w.shape[2] // blocks.words)
+    largest, scaled, found = lax.fori_loop(0, turns, block, start)
     triton.store(total.at[lane, tokens], largest + jnp.log(scaled))
     triton.store(own.at[lane, tokens], found)
 
 
-def _d_x(x: Any, w: Any, b: Any, y: Any, total: Any, d: Any, d_x: Any, *, blocks: Blocks) -> None:
+def _d_x(
+    x: Any, w: Any, b: Any, y: Any, number: Any, total: Any, d: Any, d_x: Any, *, blocks: Blocks
+) -> None:
     lane, tokens = pl.program_id(0), pl.ds(pl.program_id(1) * blocks.tokens, blocks.tokens)
     factors = _factors(x, lane, tokens)
     of_tokens = [triton.load(each.at[lane, tokens]) for each in (y, total, d)]
@@ -135,13 +163,24 @@ def _d_x(x: Any, w: Any, b: Any, y: Any, total: Any, d: Any, d_x: Any, *, blocks
         return tuple(s + triton.dot(d_a, each.T) for s, each in zip(sums, weights, strict=True))
 
     start = tuple(jnp.zeros((blocks.tokens, part.size), jnp.float32) for part in _parts(x.shape[2]))
-    sums = lax.fori_loop(0, w.shape[2] // blocks.words, block, start)
+    turns = _turns(tokens, triton.load(number.at[lane]), w.shape[2] // blocks.words)
+    sums = lax.fori_loop(0, turns, block, start)
     for part, s in zip(_parts(x.shape[2]), sums, strict=True):
         triton.store(d_x.at[lane, tokens, part], s)
 
 
 def _d_w(
-    x: Any, w: Any, b: Any, y: Any, total: Any, d: Any, d_w: Any, d_b: Any, *, blocks: Blocks
+    x: Any,
+    w: Any,
+    b: Any,
+    y: Any,
+    number: Any,
+    total: Any,
+    d: Any,
+    d_w: Any,
+    d_b: Any,
+    *,
+    blocks: Blocks,
 ) -> None:
     lane, words = pl.program_id(0), pl.ds(pl.program_id(1) * blocks.words, blocks.words)
     weights = _weights(w, lane, words)
@@ -159,10 +198,16 @@ def _d_w(
 
     shapes = [(part.size, blocks.words) for part in _parts(x.shape[2])] + [(blocks.words,)]
     start = tuple(jnp.zeros(shape, jnp.float32) for shape in shapes)
-    *of_parts, of_bias = lax.fori_loop(0, x.shape[1] // blocks.tokens, block, start)
+    filled = pl.cdiv(triton.load(number.at[lane]), blocks.tokens)
+    *of_parts, of_bias = lax.fori_loop(0, filled, block, start)
     for part, s in zip(_parts(x.shape[2]), of_parts, strict=True):
         triton.store(d_w.at[lane, part, words], s)
     triton.store(d_b.at[lane, words], of_bias)
+
+
+def _turns(tokens: Any, number: Array, blocks: int) -> Array:
+    """Over how many blocks of words a block of tokens goes: none, if it has no real token."""
+    return jnp.where(tokens.start < number, jnp.int32(blocks), jnp.int32(0))
 
 
 def _parts(size: int) -> list[Any]:

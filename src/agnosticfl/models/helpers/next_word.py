@@ -9,6 +9,7 @@ from jax import Array
 from agnosticfl.core import compiling
 from agnosticfl.core.metrics import cross_entropy
 from agnosticfl.core.precision import is_bf16, product
+from agnosticfl.core.tokens import PAD
 
 
 class Narrow(NamedTuple):
@@ -26,7 +27,7 @@ def logits_of(narrow: Narrow) -> Array:
 
 
 def losses_of(narrow: Narrow, targets: Array) -> Array:
-    """The cross-entropy of each token, [n, T].
+    """The cross-entropy of each token, [n, T]; that of padding may be anything finite.
 
     There are a hundred times as many logits as numbers in x. An NVIDIA card need not write them
     down; in float32 its kernels for that would be slow.
@@ -42,7 +43,8 @@ def _by_kernels(narrow: Narrow, targets: Array) -> Array:
     if not kernels.fits(narrow.w, targets.size):
         return cross_entropy(logits_of(narrow), targets)
     b = jnp.zeros(narrow.w.shape[1]) if narrow.b is None else narrow.b
-    given = narrow.x.reshape(-1, narrow.x.shape[-1]), narrow.w, b, targets.reshape(-1)
+    y = jnp.where(targets == PAD, kernels.NO_WORD, targets)
+    given = narrow.x.reshape(-1, narrow.x.shape[-1]), narrow.w, b, y.reshape(-1)
     losses_of_lanes = kernels.fused_loss(kernels.ON_CARD, jnp.bfloat16)
     losses = losses_of_lanes(*(array[None] for array in given))  # of one
     return losses.reshape(targets.shape)

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from agnosticfl.core.precision import product, rounded_factor
+from agnosticfl.core import compiling
+from agnosticfl.core.precision import is_bf16, product, rounded_factor
 
-# (c_{t-1}, the sums at the gates a_t) -> (c_t, m_t): what a cell does without any product
-Unit: TypeAlias = Callable[[Array, Array], tuple[Array, Array]]
+# (c_{t-1}, the sums at each gate a_t) -> (c_t, m_t): what a cell does without any product
+Unit: TypeAlias = Callable[..., tuple[Array, Array]]
 
 
 class Dense(nnx.Linear):
@@ -55,7 +56,18 @@ def over_time(unit: Unit, recurrent: Array, projection: Array | None, z: Array) 
     P are one product each over all time steps, because one per step would write as many numbers as
     U has each time. And of a unit's work only U h and c are kept; the rest is computed again.
     """
+    if projection is None and _fits_on_chip(recurrent, z):
+        return _layer_on_chip(unit, recurrent, z)
     return _layer(unit, recurrent, projection, z)
+
+
+def _fits_on_chip(recurrent: Array, z: Array) -> bool:
+    """Whether kernels of our own can keep U on the chip of the card, where there is one."""
+    if not compiling.on_hopper() or not is_bf16():
+        return False
+    from agnosticfl.models.helpers import recurrent_on_card as kernels  # here: others need no Pallas
+
+    return kernels.fits(*recurrent.shape, z.shape[1])
 
 
 def _forward(
@@ -63,13 +75,14 @@ def _forward(
 ) -> tuple[Array, tuple[Any, ...]]:
     u = rounded_factor(recurrent)
     p = None if projection is None else rounded_factor(projection)
+    by_gate = _by_gate(unit)
 
     def step(state: tuple[Array, Array], z: Array) -> Any:
         h, c = state
         uh = product(h, u)
         # Behind the barrier: else the compiler would see what is computed again, and keep it.
         kept = jax.lax.optimization_barrier((uh, c))
-        c, m = unit(c, z + uh)
+        c, m = by_gate(c, z + uh)
         h = m if p is None else product(m, p)
         return (h, c), (h, m, *kept)
 
@@ -81,23 +94,57 @@ def _forward(
 
 def _backward(unit: Unit, kept: tuple[Any, ...], d_out: Array) -> tuple[Array, Array | None, Array]:
     u, p, z, h, m, uh, c = kept
+    by_gate = _by_gate(unit)
 
     def step(state: tuple[Array, Array], now: tuple[Array, ...]) -> Any:
         d_h, d_c = state
         d_out, z, uh, c = now
         d_h = d_h + d_out
-        _, pullback = jax.vjp(unit, c, z + uh)
+        _, pullback = jax.vjp(by_gate, c, z + uh)
         d_c, d_a = pullback((d_c, d_h if p is None else product(d_h, p.T)))
         return (product(d_a, u.T), d_c), (d_h, d_a)
 
     end = jnp.zeros_like(h[0]), jnp.zeros_like(c[0])
     d_h, d_a = _loop(step, end, (d_out, z, uh, c), reverse=True)
-    before = jnp.concatenate([jnp.zeros_like(h[:1]), h[:-1]])  # h_0 … h_{T-1}
-    return _over_all(before, d_a), None if p is None else _over_all(m, d_h), d_a
+    return _d_recurrent(h, d_a), None if p is None else _over_all(m, d_h), d_a
 
 
 _layer: Any = jax.custom_vjp(lambda *given: _forward(*given)[0], nondiff_argnums=(0,))
 _layer.defvjp(_forward, _backward)
+
+
+def _forward_on_chip(unit: Unit, recurrent: Array, z: Array) -> tuple[Array, tuple[Any, ...]]:
+    from agnosticfl.models.helpers import recurrent_on_card as kernels
+
+    u = kernels.packed(recurrent)
+    h, kept = kernels.forward(unit, recurrent.shape[0], u, z)
+    return h.astype(z.dtype), (u, kept, h)
+
+
+def _backward_on_chip(unit: Unit, kept: tuple[Any, ...], d_h: Array) -> tuple[Array, Array]:
+    from agnosticfl.models.helpers import recurrent_on_card as kernels
+
+    u, of_cells, h = kept
+    d_a = kernels.backward(unit, u, of_cells, d_h)
+    return _d_recurrent(h, d_a), d_a
+
+
+# Where no gradient is asked for, batches are so large that reading U is little of the work.
+_layer_on_chip: Any = jax.custom_vjp(
+    lambda unit, recurrent, z: _layer(unit, recurrent, None, z), nondiff_argnums=(0,)
+)
+_layer_on_chip.defvjp(_forward_on_chip, _backward_on_chip)
+
+
+def _by_gate(unit: Unit) -> Callable[[Array, Array], tuple[Array, Array]]:
+    """`unit` of the sums at all gates, side by side."""
+    return lambda c, a: unit(c, *jnp.split(a, a.shape[-1] // c.shape[-1], axis=-1))
+
+
+def _d_recurrent(h: Array, d_a: Array) -> Array:
+    """The gradient of U, Σ_t h_{t-1} d_a_t^T."""
+    before = jnp.concatenate([jnp.zeros_like(h[:1]), h[:-1]])  # h_0 … h_{T-1}
+    return _over_all(before, d_a)
 
 
 def _loop(step: Callable[..., Any], start: Any, inputs: Any, reverse: bool = False) -> Any:
