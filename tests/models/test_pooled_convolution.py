@@ -27,7 +27,7 @@ from tests.helpers.images import images
 LANES, IMAGES = 2, 3
 # Pixels of w one by one, in rows and all written out; channels of d in pieces, and at once.
 WAYS = [
-    Ways(Blocks(32, 4, 2, 1), Blocks(32, 4, 2, 1, 16), Blocks(16, 4, 2, 3)),
+    Ways(Blocks(32, 4, 2, 1, 16), Blocks(32, 4, 2, 1, 16), Blocks(16, 4, 2, 3)),
     Ways(Blocks(64, 4, 2, 3), Blocks(16, 4, 2, 3, 32), Blocks(32, 4, 2, 50)),
     Ways(Blocks(16, 4, 1, 9), Blocks(32, 4, 1, 9, 32), Blocks(64, 4, 2, 1)),
 ]

@@ -44,7 +44,7 @@ class Blocks(NamedTuple):
     warps: int
     stages: int  # loads under way
     together: int  # pixels of w (1, 3, 9) that are written out; of d_w: how many `places` in turn
-    deep: int = 64  # channels of d at a time, of d_x
+    deep: int = 64  # channels at a time that are added up over: of x, and of d in d_x
 
 
 class Ways(NamedTuple):
@@ -78,7 +78,7 @@ class Kernel(NamedTuple):
 
 
 ON_CARD = {
-    "float32": Ways(Blocks(64, 4, 3, 1), Blocks(64, 4, 3, 1, 16), Blocks(32, 4, 2, 12)),
+    "float32": Ways(Blocks(64, 4, 3, 1, 16), Blocks(64, 4, 3, 1, 16), Blocks(16, 4, 3, 24)),
     "tf32": Ways(Blocks(64, 8, 2, 1), Blocks(64, 8, 2, 1, 32), Blocks(32, 4, 2, 12)),
     "bf16": Ways(Blocks(64, 4, 3, 3), Blocks(64, 4, 2, 3, 32), Blocks(64, 4, 2, 3)),
 }
@@ -124,12 +124,15 @@ def share(won: Array) -> Array:
 
 def convolved(kernel: Kernel, x: Parts, w: Parts, b: Array) -> tuple[Array, Array]:
     """The pooled result, and which places of each block won: bit 2 p + q, none where it is 0."""
-    images, height, width, _ = x[0].shape
+    images, height, width, channels = x[0].shape
     grid = Grid(images, height, width, (height - SIDE + 1) // 2, (width - SIDE + 1) // 2)
     pooled = (images, grid.down, grid.right, len(b))
     shapes = [jax.ShapeDtypeStruct((grid.blocks, len(b)), kind) for kind in (jnp.float32, jnp.int8)]
     programs = (pl.cdiv(grid.blocks, kernel.blocks.places),)
-    out, won = _call(_forward, kernel, grid, programs, shapes, _rows(x), _pixels(w), b)
+    deep = min(kernel.blocks.deep, channels)
+    forward = partial(_forward, pieces=channels // deep)
+    given = _rows(x, deep), tuple(part.reshape(-1, deep, len(b)) for part in w), b
+    out, won = _call(forward, kernel, grid, programs, shapes, *given)
     return out.reshape(pooled), won.reshape(pooled)
 
 
@@ -143,7 +146,7 @@ def gradient_of_x(kernel: Kernel, shape: Sequence[int], w: Parts, d: Parts, won:
     programs = (pl.cdiv(grid.blocks, kernel.blocks.places),)
     deep = min(kernel.blocks.deep, won.shape[3])
     pooled = partial(_d_x, down=won.shape[1], right=won.shape[2], pieces=won.shape[3] // deep)
-    turned = tuple(part.swapaxes(1, 2).reshape(-1, deep, channels) for part in _pixels(w))
+    turned = tuple(part.swapaxes(2, 3).reshape(-1, deep, channels) for part in w)
     given = _rows(d, deep), *_rows((won,), deep), turned
     [d_x] = _call(pooled, kernel, grid, programs, shapes, *given)
     return d_x.reshape(images, grid.height, grid.width, channels)[:, :height, :width]
@@ -168,10 +171,6 @@ def _rows(parts: Parts, length: int | None = None) -> Parts:
     return tuple(part.reshape(-1, length or part.shape[-1]) for part in parts)
 
 
-def _pixels(w: Parts) -> Parts:
-    return tuple(part.reshape(SIDE * SIDE, *part.shape[2:]) for part in w)
-
-
 def _call(
     function: Any, kernel: Kernel, grid: Grid, programs: tuple[int, ...], shapes: Any, *given: Any
 ) -> Any:
@@ -186,19 +185,29 @@ def _call(
 
 
 def _forward(
-    x: Any, w: Any, b: Any, out: Any, won: Any, *, grid: Grid, blocks: Blocks, precision: Precision
+    x: Any,
+    w: Any,
+    b: Any,
+    out: Any,
+    won: Any,
+    *,
+    pieces: int,
+    grid: Grid,
+    blocks: Blocks,
+    precision: Precision,
 ) -> None:
     start = pl.program_id(0) * blocks.places
     image, row, column, real = _places(start, blocks.places, grid)
     corner = (image * grid.height + 2 * row) * grid.width + 2 * column
 
-    def pixel(i: Any, j: Any, _: Any, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-        weights = [part[i * SIDE + j] for part in w]
-        seen = [[part[corner + (i + p) * grid.width + (j + q)] for part in x] for p, q in FOUR]
+    def pixel(i: Any, j: Any, piece: Any, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+        weights = [part[(i * SIDE + j) * pieces + piece] for part in w]
+        places = [corner + (i + p) * grid.width + (j + q) for p, q in FOUR]
+        seen = [[part[place * pieces + piece] for part in x] for place in places]
         return tuple(s + precision.dot(a, weights) for s, a in zip(sums, seen, strict=True))
 
     zeros = tuple(jnp.zeros((blocks.places, out.shape[1]), jnp.float32) for _ in FOUR)
-    four = _over_pixels(pixel, zeros, blocks.together)
+    four = _over_pixels(pixel, zeros, blocks.together, pieces)
     largest = jnp.maximum(jnp.maximum(four[0], four[1]), jnp.maximum(four[2], four[3]))
     pooled = largest + b[...][None]
     equal = sum((a == largest).astype(jnp.int32) << bit for bit, a in enumerate(four))
@@ -268,7 +277,7 @@ def _d_w(
 
 
 def _over_pixels(
-    add: Any, sums: tuple[Array, ...], together: int, pieces: int = 1
+    add: Any, sums: tuple[Array, ...], together: int, pieces: int
 ) -> tuple[Array, ...]:
     """add(i, j, piece, sums) for all pixels (i, j) of w and pieces of its channels.
 
