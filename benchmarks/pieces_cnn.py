@@ -6,10 +6,11 @@
 
 Each kernel is timed by itself with several blocks; a step (with all gradients) and a loss pass are
 timed in the plain way, and with the fastest blocks of each kernel. A time is that of a turn of a
-loop on the card, of which "nothing" has as much as the loop takes by itself. How far a kernel is off is told beside float64: the largest difference relative to
-the largest number, and the root of the mean square relative to that of the numbers. The plain way
-has the same places winning, so that a tie decided otherwise is no error. A step and a loss pass are
-compared with the plain way, where such ties count.
+loop on the card, of which "nothing" has as much as the loop takes by itself. How far a kernel is
+off is told beside float64: the largest difference relative to the largest number, and the root of
+the mean square relative to that of the numbers. There the plain way has the same places winning, so
+that a tie decided otherwise is no error. A step and a loss pass are compared with the plain way,
+where such ties count.
 """
 
 import argparse
