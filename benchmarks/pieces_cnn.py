@@ -31,9 +31,7 @@ from jax import Array, lax
 from agnosticfl.core.precision import in_precision
 from agnosticfl.models.emnist_cnn import max_pool, valid_convolution
 from agnosticfl.models.helpers.pooled_convolution import (
-    FOUR,
     ON_CARD,
-    Blocks,
     Kernel,
     Ways,
     convolved,
@@ -42,6 +40,7 @@ from agnosticfl.models.helpers.pooled_convolution import (
     pooled_convolution,
     share,
 )
+from agnosticfl.models.helpers.pooled_convolution_kernels import FOUR, Blocks
 from agnosticfl.models.helpers.split_factors import PRECISIONS, Precision
 
 REPEATS = 5

@@ -15,12 +15,12 @@ from agnosticfl.models import cnn
 from agnosticfl.models.emnist_cnn import convolved
 from agnosticfl.models.helpers.pooled_convolution import (
     ON_CARD,
-    Blocks,
     Way,
     Ways,
     fits,
     pooled_convolution,
 )
+from agnosticfl.models.helpers.pooled_convolution_kernels import Blocks
 from agnosticfl.models.helpers.split_factors import PRECISIONS
 from tests.helpers.images import images
 

@@ -23,28 +23,18 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from agnosticfl.models.helpers.split_factors import PRECISIONS, Factors, Precision
+from agnosticfl.models.helpers import pooled_convolution_kernels as bodies
+from agnosticfl.models.helpers.pooled_convolution_kernels import SIDE, Blocks, Grid
+from agnosticfl.models.helpers.split_factors import PRECISIONS, Precision
 
-SIDE = 3  # of w, in pixels
 SMALLEST, LARGEST = 16, (32, 64)  # c and d: powers of two that fit into a multiprocessor
-FOUR = [(0, 0), (0, 1), (1, 0), (1, 1)]  # (p, q), the places of a block
 
 Parts: TypeAlias = tuple[Array, ...]  # an array as a sum of some
 Way = Callable[[Array, Array, Array], Array]  # x [n, h, w, c], w [3, 3, c, d], b [d] -> pooled
-
-
-class Blocks(NamedTuple):
-    """What a group of threads computes at a time."""
-
-    places: int  # blocks of 2 × 2 places
-    warps: int
-    stages: int  # loads under way
-    together: int  # pixels of w (1, 3, 9) that are written out; of d_w: how many `places` in turn
-    deep: int = 64  # channels at a time that are added up over: of x, and of d in d_x
 
 
 class Ways(NamedTuple):
@@ -53,20 +43,6 @@ class Ways(NamedTuple):
     forward: Blocks
     d_x: Blocks
     d_w: Blocks
-
-
-class Grid(NamedTuple):
-    """The sizes of images, and the blocks of what is computed of them."""
-
-    images: int
-    height: int
-    width: int
-    down: int  # blocks in a column
-    right: int
-
-    @property
-    def blocks(self) -> int:
-        return self.images * self.down * self.right
 
 
 class Kernel(NamedTuple):
@@ -130,7 +106,7 @@ def convolved(kernel: Kernel, x: Parts, w: Parts, b: Array) -> tuple[Array, Arra
     shapes = [jax.ShapeDtypeStruct((grid.blocks, len(b)), kind) for kind in (jnp.float32, jnp.int8)]
     programs = (pl.cdiv(grid.blocks, kernel.blocks.places),)
     deep = min(kernel.blocks.deep, channels)
-    forward = partial(_forward, pieces=channels // deep)
+    forward = partial(bodies.forward, pieces=channels // deep)
     given = _rows(x, deep), tuple(part.reshape(-1, deep, len(b)) for part in w), b
     out, won = _call(forward, kernel, grid, programs, shapes, *given)
     return out.reshape(pooled), won.reshape(pooled)
@@ -145,7 +121,7 @@ def gradient_of_x(kernel: Kernel, shape: Sequence[int], w: Parts, d: Parts, won:
     shapes = [jax.ShapeDtypeStruct((4 * grid.blocks, channels), jnp.float32)]
     programs = (pl.cdiv(grid.blocks, kernel.blocks.places),)
     deep = min(kernel.blocks.deep, won.shape[3])
-    pooled = partial(_d_x, down=won.shape[1], right=won.shape[2], pieces=won.shape[3] // deep)
+    pooled = partial(bodies.d_x, down=won.shape[1], right=won.shape[2], pieces=won.shape[3] // deep)
     turned = tuple(part.swapaxes(2, 3).reshape(-1, deep, channels) for part in w)
     given = _rows(d, deep), *_rows((won,), deep), turned
     [d_x] = _call(pooled, kernel, grid, programs, shapes, *given)
@@ -163,7 +139,7 @@ def gradient_of_w(kernel: Kernel, x: Parts, d: Parts, won: Array) -> Array:
     pieces = pl.cdiv(grid.blocks, blocks.places * turns)
     shapes = [jax.ShapeDtypeStruct((pieces, SIDE * SIDE, out, channels), jnp.float32)]
     given = _rows(x), _rows(d), *_rows((won,))
-    [d_w] = _call(_d_w, kernel, grid, (pieces, SIDE), shapes, *given)
+    [d_w] = _call(bodies.d_w, kernel, grid, (pieces, SIDE), shapes, *given)
     return d_w.sum(0).reshape(SIDE, SIDE, out, channels).swapaxes(2, 3)
 
 
@@ -182,136 +158,3 @@ def _call(
         compiler_params=triton.CompilerParams(num_warps=blocks.warps, num_stages=blocks.stages),
         interpret=interpret,
     )(*given)
-
-
-def _forward(
-    x: Any,
-    w: Any,
-    b: Any,
-    out: Any,
-    won: Any,
-    *,
-    pieces: int,
-    grid: Grid,
-    blocks: Blocks,
-    precision: Precision,
-) -> None:
-    start = pl.program_id(0) * blocks.places
-    image, row, column, real = _places(start, blocks.places, grid)
-    corner = (image * grid.height + 2 * row) * grid.width + 2 * column
-
-    def pixel(i: Any, j: Any, piece: Any, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-        weights = [part[(i * SIDE + j) * pieces + piece] for part in w]
-        places = [corner + (i + p) * grid.width + (j + q) for p, q in FOUR]
-        seen = [[part[place * pieces + piece] for part in x] for place in places]
-        return tuple(s + precision.dot(a, weights) for s, a in zip(sums, seen, strict=True))
-
-    zeros = tuple(jnp.zeros((blocks.places, out.shape[1]), jnp.float32) for _ in FOUR)
-    four = _over_pixels(pixel, zeros, blocks.together, pieces)
-    largest = jnp.maximum(jnp.maximum(four[0], four[1]), jnp.maximum(four[2], four[3]))
-    pooled = largest + b[...][None]
-    equal = sum((a == largest).astype(jnp.int32) << bit for bit, a in enumerate(four))
-    here = pl.ds(start, blocks.places)
-    triton.store(out.at[here], jnp.maximum(pooled, 0.0), mask=real[:, None])
-    winners = jnp.where(pooled > 0, equal, 0).astype(jnp.int8)
-    triton.store(won.at[here], winners, mask=real[:, None])
-
-
-def _d_x(
-    d: Any,
-    won: Any,
-    w: Any,
-    d_x: Any,
-    *,
-    down: int,
-    right: int,
-    pieces: int,
-    grid: Grid,
-    blocks: Blocks,
-    precision: Precision,
-) -> None:
-    start = pl.program_id(0) * blocks.places
-    image, row, column, _ = _places(start, blocks.places, grid)
-
-    def gradient(y: Any, z: Any, piece: Any) -> Factors:
-        """g at the place (2 row + y, 2 column + z), where y and z may be negative."""
-        r, c = row + (y >> 1), column + (z >> 1)
-        there = (r >= 0) & (r < down) & (c >= 0) & (c < right)
-        place = jnp.where(there, (image * down + r) * right + c, 0) * pieces + piece
-        bit = 2 * (y & 1) + (z & 1)
-        winner = ((won[place].astype(jnp.int32) >> bit) & 1 == 1) & there[:, None]
-        return [jnp.where(winner, part[place], 0) for part in d]
-
-    def pixel(i: Any, j: Any, piece: Any, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-        weights = [part[(i * SIDE + j) * pieces + piece] for part in w]
-        seen = [gradient(p - i, q - j, piece) for p, q in FOUR]
-        return tuple(s + precision.dot(g, weights) for s, g in zip(sums, seen, strict=True))
-
-    zeros = tuple(jnp.zeros((blocks.places, d_x.shape[1]), jnp.float32) for _ in FOUR)
-    corner = (image * grid.height + 2 * row) * grid.width + 2 * column
-    for (p, q), s in zip(FOUR, _over_pixels(pixel, zeros, blocks.together, pieces), strict=True):
-        d_x[corner + p * grid.width + q] = s
-
-
-def _d_w(
-    x: Any, d: Any, won: Any, d_w: Any, *, grid: Grid, blocks: Blocks, precision: Precision
-) -> None:
-    piece, i = pl.program_id(0), pl.program_id(1)
-
-    def turn(k: Any, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-        start = (piece * blocks.together + k) * blocks.places
-        image, row, column, real = _places(start, blocks.places, grid)
-        corner = (image * grid.height + 2 * row + i) * grid.width + 2 * column
-        place = jnp.minimum(start + jnp.arange(blocks.places), grid.blocks - 1)
-        winners = jnp.where(real[:, None], won[place].astype(jnp.int32), 0)
-        each = [part[place] for part in d]
-        for bit, (p, q) in enumerate(FOUR):
-            g = [jnp.where((winners >> bit) & 1 == 1, part, 0).T for part in each]
-            seen = [[part[corner + p * grid.width + (q + j)] for part in x] for j in range(SIDE)]
-            sums = tuple(s + precision.dot(g, a) for s, a in zip(sums, seen, strict=True))
-        return sums
-
-    zeros = tuple(jnp.zeros(d_w.shape[2:], jnp.float32) for _ in range(SIDE))
-    for j, s in enumerate(lax.fori_loop(0, blocks.together, turn, zeros)):
-        d_w[piece, i * SIDE + j] = s
-
-
-def _over_pixels(
-    add: Any, sums: tuple[Array, ...], together: int, pieces: int
-) -> tuple[Array, ...]:
-    """add(i, j, piece, sums) for all pixels (i, j) of w and pieces of its channels.
-
-    It is one loop, in which so many pixels are written out.
-    """
-    turns = SIDE * SIDE // together
-
-    def some(k: Any, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-        piece, first = _parted(k, turns) if pieces > 1 else (0, k)
-        for m in range(together):
-            i, j = (first, m) if together == SIDE else _parted(first * together + m, SIDE)
-            sums = add(i, j, piece, sums)
-        return sums
-
-    if turns * pieces == 1:
-        return some(0, sums)
-    return lax.fori_loop(0, turns * pieces, some, sums)
-
-
-def _places(start: Any, number: int, grid: Grid) -> tuple[Array, Array, Array, Array]:
-    """The image, row and column of each block of 2 × 2 places, and whether there is one.
-
-    The last one stands for those after it: whoever writes them writes the same there again.
-    """
-    block = start + jnp.arange(number)
-    real = block < grid.blocks
-    block = jnp.minimum(block, grid.blocks - 1)
-    image, within = _parted(block, grid.down * grid.right)
-    return image, *_parted(within, grid.right), real
-
-
-def _parted(number: Any, by: int) -> tuple[Any, Any]:
-    """Quotient and rest of a number that is not negative, which is less work than of any."""
-    if isinstance(number, int):
-        return divmod(number, by)
-    divisor = jnp.full_like(number, by)
-    return lax.div(number, divisor), lax.rem(number, divisor)
