@@ -54,7 +54,7 @@ class Kernel(NamedTuple):
 
 
 ON_CARD = {
-    "float32": Ways(Blocks(64, 4, 3, 1, 16), Blocks(64, 4, 3, 1, 16), Blocks(16, 4, 3, 24)),
+    "float32": Ways(Blocks(64, 4, 3, 1, 16), Blocks(64, 4, 2, 3, 16), Blocks(16, 4, 3, 24)),
     "tf32": Ways(Blocks(64, 8, 2, 1), Blocks(64, 8, 2, 1, 32), Blocks(32, 4, 2, 12)),
     "bf16": Ways(Blocks(64, 4, 3, 3), Blocks(64, 4, 2, 3, 32), Blocks(64, 4, 2, 3)),
 }
