@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CNN's convolution: every way to compute it, and which is taken where."""
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -9,12 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agnosticfl.core import compiling
-from agnosticfl.core.precision import in_precision
 from agnosticfl.core.stepping import step_by_step
 from agnosticfl.models import cnn
-from agnosticfl.models.emnist_cnn import convolution, valid_convolution, xla_convolution
-from agnosticfl.models.helpers.convolution import convolution_on_card
+from agnosticfl.models.emnist_cnn import convolution, valid_convolution
 from tests.helpers.images import images
 
 
@@ -65,34 +61,6 @@ def test_a_step_that_the_host_calls_convolves_on_a_cpu_alone(platform: str):
     traced = jax.jit(step).trace(params, images(4))
     text = traced.lower(lowering_platforms=(platform,)).as_text()
     assert ("convolution" in text) == (platform == "cpu")
-
-
-@pytest.mark.parametrize("shape", [(3, 9, 10, 16), (1, 13, 12, 32)])  # whole groups of places, not
-def test_a_convolution_by_a_kernel_is_xla_s(shape: tuple[int, ...]):
-    x = jax.random.normal(jax.random.key(0), (2, *shape))  # two clients
-    kernel = jax.random.normal(jax.random.key(1), (2, 3, 3, shape[-1], 32))
-    by_kernel = jax.vmap(partial(convolution_on_card, interpret=True))(x, kernel)
-    wanted = jax.vmap(xla_convolution)(x, kernel)
-    np.testing.assert_allclose(by_kernel, wanted, rtol=1e-4, atol=1e-4)
-
-
-def test_a_kernel_convolves_on_nvidia_in_bf16_and_only_to_measure(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(compiling, "on_nvidia", lambda: True)
-
-    def kernels(precision: str, trains: bool) -> int:
-        model = cnn(classes=2)
-
-        def loss(params: Any, examples: Any) -> jax.Array:
-            return model.per_example_loss(params, examples, jax.random.key(0)).sum()
-
-        params = jax.eval_shape(model.init, jax.random.key(0))
-        function = in_precision(jax.grad(loss) if trains else loss, precision)
-        traced = jax.make_jaxpr(function)(params, images(4))
-        return str(traced).count("pallas_call")
-
-    assert kernels("float32", trains=False) == 0
-    assert kernels("bf16", trains=False) == 1  # the second; the first has one channel
-    assert kernels("bf16", trains=True) == 0
 
 
 def test_a_convolution_s_gradients_are_those_of_xla_s():

@@ -36,10 +36,16 @@ def in_precision(function: Callable[P, R], precision: str) -> Callable[P, R]:
     return wrapped
 
 
-def is_bf16() -> bool:
-    """Whether what is traced here computes its products in bf16."""
+def precision_in_use() -> str:
+    """How exactly what is traced here computes its products; float32 if nobody has said."""
     config: Any = jax.config
-    return config.jax_default_matmul_precision == PRECISIONS["bf16"]
+    theirs = config.jax_default_matmul_precision
+    return next((ours for ours, name in PRECISIONS.items() if name == theirs), "float32")
+
+
+def is_bf16() -> bool:
+    """Whether that is bf16."""
+    return precision_in_use() == "bf16"
 
 
 @functools.lru_cache(16)  # the same model again is no other one: what was compiled for it serves

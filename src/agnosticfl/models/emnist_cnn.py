@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The paper's EMNIST model, for images of any size: a convolutional network with dropout."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, TypeAlias
 
@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from agnosticfl.core import compiling
 from agnosticfl.core.model import Model, Need
-from agnosticfl.core.precision import is_bf16, product
+from agnosticfl.core.precision import precision_in_use, product
 from agnosticfl.core.stepping import is_step_by_step
 from agnosticfl.errors import check
 from agnosticfl.models.helpers.classifier import DEFAULT_METRICS, ClassWeights, classifier
@@ -23,7 +23,6 @@ from agnosticfl.registry import MODELS
 
 SMALLEST = 6  # pixels: two convolutions take 4, and pooling needs 2
 Side: TypeAlias = Annotated[int, Meta(ge=SMALLEST)]
-Convolution: TypeAlias = Callable[[Array, Array], Array]  # x, kernel -> result
 
 
 @MODELS.add("cnn")
@@ -82,10 +81,30 @@ class CNN(nnx.Module):
     def __call__(self, images: Array) -> Array:
         x = decode(images).reshape(-1, *self.shape)
         x = nnx.relu(self.conv1(x))
-        x = max_pool(nnx.relu(self.conv2(x)))
+        kernel, bias = self.conv2.kernel, self.conv2.bias
+        x = pooled_convolution(x, jnp.asarray(kernel), jnp.asarray(bias))
         x = self.dropout1(x.reshape(len(x), -1))
         x = self.dropout2(nnx.relu(self.dense1(x)))
         return self.dense2(x)
+
+
+def pooled_convolution(x: Array, kernel: Array, bias: Array) -> Array:
+    """The largest of each 2 × 2 of a convolution with bias and ReLU.
+
+    Kernels of our own are for NVIDIA cards; whatever they cannot do is done as elsewhere.
+    """
+    if compiling.on_nvidia():
+        from agnosticfl.models.helpers import pooled_convolution as by_kernel  # others need none
+
+        if by_kernel.fits(kernel):
+            on_card = by_kernel.on_card(precision_in_use())
+            return jax.lax.platform_dependent(x, kernel, bias, cpu=convolved, default=on_card)
+    return convolved(x, kernel, bias)
+
+
+def convolved(x: Array, kernel: Array, bias: Array) -> Array:
+    """The same, one after the other."""
+    return max_pool(nnx.relu(convolution(x, kernel) + bias[None, None, None]))
 
 
 def max_pool(x: Array) -> Array:
@@ -100,21 +119,10 @@ def convolution(x: Array, kernel: Array, *_: Any, **__: Any) -> Array:
 
     Many clients at a time, each with its own kernel, make a grouped convolution, which is slow on
     accelerators; their matrix products are not. On a CPU XLA's own is the least work, but twenty
-    times slower inside a compiled loop, where a step with its gradient is products. A kernel of our
-    own is for NVIDIA cards, and for bf16 alone: in float32 it is slow.
+    times slower inside a compiled loop, where a step with its gradient is products.
     """
     on_cpu = xla_convolution if is_step_by_step() else direct_convolution
-    otherwise = on_card(kernel) if compiling.on_nvidia() and is_bf16() else valid_convolution
-    return jax.lax.platform_dependent(x, kernel, cpu=on_cpu, default=otherwise)
-
-
-def on_card(kernel: Array) -> Convolution:
-    """With this kernel, on an NVIDIA card in bf16."""
-    from agnosticfl.models.helpers import convolution as by_kernel  # here: others need no Pallas
-
-    if not by_kernel.fits(kernel):
-        return valid_convolution
-    return without_gradient(lambda x, w: by_kernel.convolution_on_card(x, w))
+    return jax.lax.platform_dependent(x, kernel, cpu=on_cpu, default=valid_convolution)
 
 
 def xla_convolution(x: Array, kernel: Array) -> Array:
@@ -123,16 +131,15 @@ def xla_convolution(x: Array, kernel: Array) -> Array:
     return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=layout)
 
 
-def without_gradient(convolve: Convolution) -> Convolution:
-    """`convolve` where no gradient is asked for; `valid_convolution` where one is."""
-    either: Any = jax.custom_vjp(convolve)
-    either.defvjp(
-        lambda x, kernel: jax.vjp(valid_convolution, x, kernel), lambda pullback, d: pullback(d)
-    )
-    return either
+@jax.custom_vjp
+def direct_convolution(x: Array, kernel: Array) -> Array:
+    """`xla_convolution` where no gradient is asked for; `valid_convolution` where one is."""
+    return xla_convolution(x, kernel)
 
 
-direct_convolution = without_gradient(xla_convolution)
+direct_convolution.defvjp(
+    lambda x, kernel: jax.vjp(valid_convolution, x, kernel), lambda pullback, d: pullback(d)
+)
 
 
 def valid_convolution(x: Array, kernel: Array) -> Array:

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels for the CNN's second convolution with ReLU and pooling, against the plain way."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agnosticfl.core import compiling
+from agnosticfl.core.precision import PRECISIONS as NAMES
+from agnosticfl.core.precision import in_precision
+from agnosticfl.models import cnn
+from agnosticfl.models.emnist_cnn import convolved
+from agnosticfl.models.helpers.pooled_convolution import (
+    ON_CARD,
+    Way,
+    Ways,
+    fits,
+    pooled_convolution,
+)
+from agnosticfl.models.helpers.pooled_convolution_kernels import Blocks
+from agnosticfl.models.helpers.split_factors import PRECISIONS
+from tests.helpers.images import images
+
+LANES, IMAGES = 2, 3
+# Pixels of w one by one, in rows and all written out; channels of d in pieces, and at once.
+WAYS = [
+    Ways(Blocks(32, 4, 2, 1, 16), Blocks(32, 4, 2, 1, 16), Blocks(16, 4, 2, 3)),
+    Ways(Blocks(64, 4, 2, 3), Blocks(16, 4, 2, 3, 32), Blocks(32, 4, 2, 50)),
+    Ways(Blocks(16, 4, 1, 9), Blocks(32, 4, 1, 9, 32), Blocks(64, 4, 2, 1)),
+]
+
+SHAPES = [(8, 8), (9, 12), (7, 11)]  # odd: a row or a column has none to pool with
+
+
+def given(height: int, width: int) -> tuple[jax.Array, ...]:
+    """x, w and b of two clients, and d of what comes out."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    x = jax.nn.relu(jax.random.normal(keys[0], (LANES, IMAGES, height, width, 16)))
+    w = jax.random.normal(keys[1], (LANES, 3, 3, 16, 32))
+    b = jax.random.normal(keys[2], (LANES, 32))
+    shape = (LANES, IMAGES, (height - 2) // 2, (width - 2) // 2, 32)
+    return x, w, b, jax.random.normal(keys[3], shape)
+
+
+def all_of(way: Way, x: jax.Array, w: jax.Array, b: jax.Array, d: jax.Array) -> list[jax.Array]:
+    """The result of two clients, and the gradients of x, w and b."""
+
+    def of_one(x: jax.Array, w: jax.Array, b: jax.Array, d: jax.Array) -> Any:
+        out, pullback = jax.vjp(way, x, w, b)
+        return [out, *pullback(d)]
+
+    return jax.jit(jax.vmap(of_one))(x, w, b, d)
+
+
+def by_kernels(precision: str, ways: Ways = WAYS[0]) -> Way:
+    return pooled_convolution(ways, PRECISIONS[precision], interpret=True)
+
+
+@pytest.mark.parametrize(("ways", "shape"), [*zip(WAYS, SHAPES, strict=True)])
+def test_values_and_gradients_are_those_of_the_plain_way(ways: Ways, shape: tuple[int, int]):
+    arrays = given(*shape)
+    wanted = all_of(convolved, *arrays)
+    for actual, expected in zip(all_of(by_kernels("tf32", ways), *arrays), wanted, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_tie_is_divided_as_in_the_plain_way():
+    x, w, b, d = given(8, 10)
+    x = x.at[:, 0].set(1.0).at[:, 1, :, 4:].set(0.5)  # the ground of an image
+    wanted = all_of(convolved, x, w, b, d)
+    for actual, expected in zip(all_of(by_kernels("tf32"), x, w, b, d), wanted, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_relu_takes_away_has_no_gradient():
+    x, w, b, d = given(8, 8)
+    for gradient in all_of(by_kernels("tf32"), x, w, b - 1000.0, d):
+        assert not gradient.any()
+
+
+def test_float32_by_six_products_is_as_exact_as_float32():
+    a, b = (jax.random.normal(jax.random.key(k), (288, 288)) for k in range(2))
+    exact = np.asarray(a, float) @ np.asarray(b, float)
+    precision = PRECISIONS["float32"]
+    by_parts = precision.dot(precision.split(a), precision.split(b))
+    assert abs(np.asarray(by_parts) - exact).max() < 1.5 * abs(np.asarray(a @ b) - exact).max()
+
+
+def test_bf16_rounds_factors_alone():
+    def rounded(a: jax.Array) -> jax.Array:
+        return a.astype(jnp.bfloat16).astype(jnp.float32)
+
+    x, w, b, d = given(8, 8)
+    wanted = all_of(convolved, rounded(x), rounded(w), b, rounded(d))[:3]
+    for actual, expected in zip(all_of(by_kernels("bf16"), x, w, b, d), wanted, strict=False):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_number_is_the_sum_of_its_parts():
+    x = jax.random.normal(jax.random.key(0), (1000,))
+    parts = jax.jit(PRECISIONS["float32"].split)(x)
+    np.testing.assert_array_equal(sum(part.astype(jnp.float32) for part in parts), x)
+
+
+def test_kernels_are_for_sizes_that_a_card_can_do():
+    assert fits(jnp.zeros((3, 3, 32, 64)))
+    assert not fits(jnp.zeros((3, 3, 1, 32)))
+    assert not fits(jnp.zeros((3, 3, 24, 64)))
+    assert not fits(jnp.zeros((3, 3, 64, 64)))
+    assert not fits(jnp.zeros((5, 5, 32, 64)))
+
+
+@pytest.mark.parametrize("precision", NAMES)
+@pytest.mark.parametrize("trains", [False, True])
+def test_models_have_kernels_on_nvidia(
+    monkeypatch: pytest.MonkeyPatch, precision: str, trains: bool
+):
+    monkeypatch.setattr(compiling, "on_nvidia", lambda: True)
+    model = cnn(classes=2)
+
+    def loss(params: Any, examples: Any) -> jax.Array:
+        return model.per_example_loss(params, examples, jax.random.key(0)).sum()
+
+    def several(tree: Any) -> Any:
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((5, *a.shape), a.dtype), tree)
+
+    params = several(jax.eval_shape(model.init, jax.random.key(0)))
+    function = in_precision(jax.vmap(jax.grad(loss) if trains else loss), precision)
+    traced = str(jax.make_jaxpr(function)(params, several(images(4))))
+    assert traced.count("pallas_call") == (3 if trains else 1)
+    assert set(ON_CARD) == set(PRECISIONS) == set(NAMES)
