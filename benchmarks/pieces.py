@@ -17,26 +17,32 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from agnosticfl.core import compiling
 from agnosticfl.core.metrics.sentences import cross_entropy
 from agnosticfl.core.precision import in_precision, product, rounded_factor
-from agnosticfl.models.helpers.fused_loss import ON_CARD, Blocks, Ways, fused_loss
+from agnosticfl.models.helpers import recurrent_on_card
+from agnosticfl.models.helpers.fused_loss import NO_WORD, ON_CARD, Blocks, fused_loss
 from agnosticfl.models.helpers.recurrent import over_time
 from agnosticfl.models.word_lstm import lstm_unit
 
 CALLS = 20  # sent off at once, so that the host is not what is timed
 BLOCKS = {
     "fused, as models do": ON_CARD,
-    "fused, larger blocks": Ways(Blocks(64, 128, 8, 3), Blocks(64, 64, 4, 2), Blocks(64, 64, 4, 2)),
-    "fused, fewer warps": Ways(Blocks(64, 128, 4, 3), Blocks(64, 128, 4, 2), Blocks(64, 64, 4, 2)),
-    "fused, fewer tokens": Ways(
-        Blocks(32, 256, 4, 3), Blocks(32, 128, 4, 3), Blocks(32, 128, 8, 2)
-    ),
-    "fused, more warps": Ways(Blocks(64, 256, 8, 3), Blocks(64, 128, 8, 2), Blocks(64, 64, 8, 2)),
+    "d_x not in shares": ON_CARD._replace(d_x=Blocks(64, 128, 4, 2)),
+    "d_x in 3 shares": ON_CARD._replace(d_x=Blocks(64, 128, 4, 2, 3)),
+    "d_x in 4 shares": ON_CARD._replace(d_x=Blocks(64, 128, 4, 2, 4)),
+    "forward in 2 shares": ON_CARD._replace(forward=Blocks(32, 256, 4, 3, 2)),
+    "forward in 3 shares": ON_CARD._replace(forward=Blocks(32, 256, 4, 3, 3)),
+    "forward, more tokens": ON_CARD._replace(forward=Blocks(64, 128, 4, 3, 2)),
+    "d_w, more tokens": ON_CARD._replace(d_w=Blocks(64, 64, 4, 2)),
+    "d_w, fewer stages": ON_CARD._replace(d_w=Blocks(32, 128, 4, 1)),
+    "d_w, more stages": ON_CARD._replace(d_w=Blocks(32, 128, 4, 3)),
 }
 
 
@@ -81,16 +87,13 @@ def loss_and_gradient(sizes: Sizes, small: bool) -> Piece:
 
 def time_loops(sizes: Sizes, small: bool) -> Piece:
     """The LSTM's layer over all time steps, with its gradients."""
-    del small
     keys = jax.random.split(jax.random.key(1), 3)
     gates = 4 * sizes.hidden
     u = 0.03 * jax.random.normal(keys[0], (sizes.lanes, sizes.hidden, gates))
     shape = (sizes.lanes, sizes.time, sizes.batch)
     z = jax.random.normal(keys[1], (*shape, gates))
     d = jax.random.normal(keys[2], (*shape, sizes.hidden))
-    ways: dict[str, Any] = {"all lanes at once": all_lanes}
-    for size in (5, 9, 13):
-        ways[f"{size} lanes after {size}"] = partial(in_groups, size)
+    ways = {"a product at each time": at_each_time, "U on the chip": partial(on_the_chip, small)}
     return Piece((u, z, d), ways)
 
 
@@ -120,7 +123,10 @@ PIECES = {
 
 def plain_loss(x: Array, w: Array, b: Array, y: Array) -> Array:
     """All logits, then the cross-entropy."""
-    return jax.vmap(lambda x, w, b, y: cross_entropy(product(x, w) + b, y))(x, w, b, y)
+    losses = jax.vmap(lambda x, w, b, y: cross_entropy(product(x, w) + b, y))(
+        x, w, b, jnp.maximum(y, 0)
+    )
+    return jnp.where(y == NO_WORD, 0, losses)
 
 
 def wide_loss(x: Array, w: Array, b: Array, y: Array) -> Array:
@@ -136,31 +142,46 @@ def with_gradient(loss: Any, x: Array, w: Array, b: Array, y: Array, d: Array) -
     return losses, pullback(d)
 
 
+def at_each_time(u: Array, z: Array, d: Array) -> Any:
+    """As models do it where no kernel of our own fits: h, and the gradients of U and z."""
+    with patch.object(compiling, "on_hopper", lambda: False):
+        return all_lanes(u, z, d)
+
+
+def on_the_chip(small: bool, u: Array, z: Array, d: Array) -> Any:
+    """As models do it on a card."""
+    if not small:
+        return all_lanes(u, z, d)
+    parts = {"forward": recurrent_on_card.forward, "backward": recurrent_on_card.backward}
+    interpreted = {name: partial(part, interpret=True) for name, part in parts.items()}
+    always = {name: lambda *_: True for name in ("on_nvidia", "on_hopper")}
+    with (
+        patch.multiple(recurrent_on_card, fits=lambda *_: True, **interpreted),
+        patch.multiple(compiling, **always),
+    ):
+        return all_lanes(u, z, d)
+
+
 def all_lanes(u: Array, z: Array, d: Array) -> Any:
-    """As models do it."""
+    """The layer of all lanes, and the gradients of U and z."""
     h, pullback = jax.vjp(jax.vmap(lambda u, z: over_time(lstm_unit, u, None, z)), u, z)
     return h, pullback(d)
 
 
-def in_groups(size: int, u: Array, z: Array, d: Array) -> Any:
-    """A few lanes after the others, so that their U stay in the cache from one time to the next."""
-    found: list[Any] = []
-    for start in range(0, len(u), size):
-        given = tuple(array[start : start + size] for array in (u, z, d))
-        if found:  # else the compiler would mix the groups
-            given, found[-1] = jax.lax.optimization_barrier((given, found[-1]))
-        found.append(all_lanes(*given))
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *found)
-
-
 def _of_loss(sizes: Sizes) -> tuple[Array, ...]:
-    keys = jax.random.split(jax.random.key(0), 5)
+    keys = jax.random.split(jax.random.key(0), 6)
     shape = (sizes.lanes, sizes.tokens)
+    # Sentences end after a quarter of the time or later; the rest is padding.
+    lengths = jax.random.randint(
+        keys[5], (sizes.lanes, sizes.batch, 1), sizes.time // 4, sizes.time
+    )
+    real = (jnp.arange(sizes.time) <= lengths).reshape(shape)
+    y = jax.random.randint(keys[3], shape, 0, sizes.words)
     return (
         jax.random.normal(keys[0], (*shape, sizes.embedding)),
         0.1 * jax.random.normal(keys[1], (sizes.lanes, sizes.embedding, sizes.words)),
         jax.random.normal(keys[2], (sizes.lanes, sizes.words)),
-        jax.random.randint(keys[3], shape, 0, sizes.words),
+        jnp.where(real, y, NO_WORD),
         jax.random.uniform(keys[4], shape) / sizes.tokens,
     )
 

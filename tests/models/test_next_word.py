@@ -16,8 +16,9 @@ from agnosticfl.models.helpers.fused_loss import NO_WORD, ON_CARD, Blocks, Ways,
 
 
 @pytest.mark.parametrize("words", [64, 75])  # whole blocks of words, and not
-@pytest.mark.parametrize("padding", [[], [0, 5, 6, 40], range(20, 64)])
-def test_loss_and_gradient_are_those_of_the_plain_formula(padding, words):
+@pytest.mark.parametrize("padding", [[], [0, 5, 6, 40], range(10, 64)])
+@pytest.mark.parametrize("shares", [1, 2])
+def test_loss_and_gradient_are_those_of_the_plain_formula(padding, words, shares):
     lanes, tokens, size = 2, 64, 48  # 48 is loaded as 32 and 16
     keys = jax.random.split(jax.random.key(0), 5)
     x = jax.random.normal(keys[0], (lanes, tokens, size))
@@ -28,8 +29,9 @@ def test_loss_and_gradient_are_those_of_the_plain_formula(padding, words):
     real = jnp.ones(tokens, bool).at[jnp.array(padding, int)].set(False)
     real = jnp.stack([real, jnp.ones(tokens, bool)])  # the other lane has none
     y = jnp.where(real, y, NO_WORD)
-    blocks = Blocks(tokens=32, words=32, warps=4, stages=2)
-    fused = fused_loss(Ways(blocks, blocks, blocks), jnp.float32, interpret=True)
+    small = Blocks(tokens=16, words=16, warps=4, stages=2, shares=shares)
+    large = Blocks(tokens=32, words=32, warps=4, stages=2, shares=shares)
+    fused = fused_loss(Ways(small, large, large), jnp.float32, interpret=True)
 
     def plain(x, w, b):
         losses = cross_entropy(jnp.einsum("lne,lev->lnv", x, w) + b[:, None], jnp.maximum(y, 0))

@@ -5,8 +5,8 @@
 
 for each lane l with a W and b of its own. Three kernels go over blocks of tokens and words and
 compute a block of logits where they need it: for the sum and the own logit, for d_x, and for d_W
-and d_b. A third of a batch is padding behind short sentences; all real tokens are moved to the
-front, and no logits are computed of the rest. `benchmarks/pieces.py` times this beside the plain way.
+and d_b. A third of a batch is padding behind short sentences: real tokens are moved to the front,
+and no logits are computed of the rest. `benchmarks/pieces.py` times this beside the plain way.
 """
 
 from collections.abc import Callable
@@ -34,6 +34,7 @@ class Blocks(NamedTuple):
     words: int
     warps: int
     stages: int  # loads under way
+    shares: int = 1  # of the words, each for a group of its own: a card has room for many groups
 
 
 class Ways(NamedTuple):
@@ -45,7 +46,7 @@ class Ways(NamedTuple):
 
 
 # The fastest of those that were tried on an H200 (benchmarks/pieces.py).
-ON_CARD = Ways(Blocks(32, 256, 4, 3), Blocks(64, 128, 4, 2), Blocks(64, 64, 4, 2))
+ON_CARD = Ways(Blocks(32, 256, 4, 3), Blocks(64, 128, 4, 2, 2), Blocks(32, 128, 4, 2))
 TOKENS = max(blocks.tokens for blocks in ON_CARD)  # a power of two, as all of them
 
 
@@ -65,21 +66,27 @@ def fused_loss(ways: Ways, factor: Any, interpret: bool = False) -> Loss:
         number = jnp.sum(real, axis=1, dtype=jnp.int32)
         x, w = _moved(x.astype(factor), order), _widened(w.astype(factor), most_words, 0)
         wide, y = _widened(b, most_words, NEVER), _moved(y, order)
-        grid = (len(x), _number(x.shape[1], ways.forward.tokens))
-        total, own = call(_forward, ways.forward, grid, [y.shape] * 2, x, w, wide, y, number)
-        losses = jnp.where(real, _moved(total - own, place), 0)
+        shares = ways.forward.shares
+        grid = (len(x), _number(x.shape[1], ways.forward.tokens), shares)
+        shapes = [(len(x), shares, x.shape[1])] * 2
+        total, own = call(_forward, ways.forward, grid, shapes, x, w, wide, y, number)
+        # Behind the last real token nothing was computed.
+        filled = jnp.arange(x.shape[1])[None] < number[:, None]
+        total = jnp.where(filled, jax.nn.logsumexp(total, axis=1), -NEVER)
+        losses = jnp.where(real, _moved(total - own.sum(1), place), 0)
         moves = real, place, order
         return losses, (x, w, wide, y, number, total, *moves, jnp.zeros((0, b.shape[1])))
 
     def backward(kept: tuple[Array, ...], d: Array) -> tuple[Array | None, ...]:
         x, w, wide, y, number, total, real, place, order, like_b = kept
         given = (x, w, wide, y, number, total, _moved(jnp.where(real, d, 0), order))
-        grid = (len(x), _number(x.shape[1], ways.d_x.tokens))
-        [d_x] = call(_d_x, ways.d_x, grid, [x.shape], *given)
+        shares = ways.d_x.shares
+        grid = (len(x), _number(x.shape[1], ways.d_x.tokens), shares)
+        [d_x] = call(_d_x, ways.d_x, grid, [(len(x), shares, *x.shape[1:])], *given)
         grid = (len(x), _number(w.shape[2], ways.d_w.words))
         d_w, d_b = call(_d_w, ways.d_w, grid, [w.shape, wide.shape], *given)
         words = like_b.shape[1]
-        return _moved(d_x, place), d_w[..., :words], d_b[..., :words], None
+        return _moved(d_x.sum(1), place), d_w[..., :words], d_b[..., :words], None
 
     function: Any = jax.custom_vjp(lambda *given: forward(*given)[0])
     function.defvjp(forward, backward)
@@ -87,13 +94,11 @@ def fused_loss(ways: Ways, factor: Any, interpret: bool = False) -> Loss:
 
 
 def real_first(real: Array) -> tuple[Array, Array]:
-    """Where each token goes, and which comes to each place, so that real ones [L, N] come first."""
-    before = jnp.cumsum(real, axis=1, dtype=jnp.int32)
-    others = jnp.arange(real.shape[1], dtype=jnp.int32)[None] - before  # that stand before one of them
-    place = jnp.where(real, before - 1, before[:, -1:] + others)
-    return place, jax.vmap(lambda place: jnp.zeros_like(place).at[place].set(jnp.arange(place.size)))(
-        place
-    )
+    """Where each token goes and which comes to each place, [L, N], so that real ones come first."""
+    number = jnp.arange(real.shape[1], dtype=jnp.int32)
+    before = jnp.cumsum(real, axis=1, dtype=jnp.int32)  # real ones, up to each
+    place = jnp.where(real, before - 1, before[:, -1:] + number[None] - before)
+    return place, jax.vmap(lambda place: jnp.zeros_like(place).at[place].set(number))(place)
 
 
 def _moved(array: Array, to: Array) -> Array:
@@ -102,7 +107,7 @@ def _moved(array: Array, to: Array) -> Array:
 
 
 def _call(
-    kernel: Any, blocks: Blocks, grid: tuple[int, int], shapes: Any, *given: Array, interpret: bool
+    kernel: Any, blocks: Blocks, grid: tuple[int, ...], shapes: Any, *given: Array, interpret: bool
 ) -> Any:
     return pl.pallas_call(
         partial(kernel, blocks=blocks),
@@ -128,7 +133,8 @@ def _number(size: int, block: int) -> int:
 def _forward(
     x: Any, w: Any, b: Any, y: Any, number: Any, total: Any, own: Any, *, blocks: Blocks
 ) -> None:
-    lane, tokens = pl.program_id(0), pl.ds(pl.program_id(1) * blocks.tokens, blocks.tokens)
+    lane, share = pl.program_id(0), pl.program_id(2)
+    tokens = pl.ds(pl.program_id(1) * blocks.tokens, blocks.tokens)
     factors = _factors(x, lane, tokens)
     target = triton.load(y.at[lane, tokens])
 
@@ -142,16 +148,17 @@ def _forward(
 
     zeros = jnp.zeros(blocks.tokens, jnp.float32)
     start = (zeros + NEVER, zeros, zeros)
-    turns = _turns(tokens, triton.load(number.at[lane]), w.shape[2] // blocks.words)
-    largest, scaled, found = lax.fori_loop(0, turns, block, start)
-    triton.store(total.at[lane, tokens], largest + jnp.log(scaled))
-    triton.store(own.at[lane, tokens], found)
+    real = tokens.start < triton.load(number.at[lane])
+    largest, scaled, found = lax.fori_loop(*_turns(real, share, w, blocks), block, start)
+    triton.store(total.at[lane, share, tokens], largest + jnp.log(scaled))
+    triton.store(own.at[lane, share, tokens], found)
 
 
 def _d_x(
     x: Any, w: Any, b: Any, y: Any, number: Any, total: Any, d: Any, d_x: Any, *, blocks: Blocks
 ) -> None:
-    lane, tokens = pl.program_id(0), pl.ds(pl.program_id(1) * blocks.tokens, blocks.tokens)
+    lane, share = pl.program_id(0), pl.program_id(2)
+    tokens = pl.ds(pl.program_id(1) * blocks.tokens, blocks.tokens)
     factors = _factors(x, lane, tokens)
     of_tokens = [triton.load(each.at[lane, tokens]) for each in (y, total, d)]
 
@@ -163,10 +170,10 @@ def _d_x(
         return tuple(s + triton.dot(d_a, each.T) for s, each in zip(sums, weights, strict=True))
 
     start = tuple(jnp.zeros((blocks.tokens, part.size), jnp.float32) for part in _parts(x.shape[2]))
-    turns = _turns(tokens, triton.load(number.at[lane]), w.shape[2] // blocks.words)
-    sums = lax.fori_loop(0, turns, block, start)
+    real = tokens.start < triton.load(number.at[lane])
+    sums = lax.fori_loop(*_turns(real, share, w, blocks), block, start)
     for part, s in zip(_parts(x.shape[2]), sums, strict=True):
-        triton.store(d_x.at[lane, tokens, part], s)
+        triton.store(d_x.at[lane, share, tokens, part], s)
 
 
 def _d_w(
@@ -205,9 +212,11 @@ def _d_w(
     triton.store(d_b.at[lane, words], of_bias)
 
 
-def _turns(tokens: Any, number: Array, blocks: int) -> Array:
-    """Over how many blocks of words a block of tokens goes: none, if it has no real token."""
-    return jnp.where(tokens.start < number, jnp.int32(blocks), jnp.int32(0))
+def _turns(real: Array, share: Array, w: Any, blocks: Blocks) -> tuple[Array, Array]:
+    """Which blocks of words are a share; none, if no token is real."""
+    number = w.shape[2] // blocks.words
+    first, last = (number * i // blocks.shares for i in (share, share + 1))
+    return first, jnp.where(real, last, first)
 
 
 def _parts(size: int) -> list[Any]:

@@ -12,6 +12,8 @@ from jax import Array
 from agnosticfl.core import compiling
 from agnosticfl.core.precision import is_bf16, product, rounded_factor
 
+ALIGNED = 32  # numbers of a matrix's rows, as cards like them
+
 # (c_{t-1}, the sums at each gate a_t) -> (c_t, m_t): what a cell does without any product
 Unit: TypeAlias = Callable[..., tuple[Array, Array]]
 
@@ -56,18 +58,19 @@ def over_time(unit: Unit, recurrent: Array, projection: Array | None, z: Array) 
     P are one product each over all time steps, because one per step would write as many numbers as
     U has each time. And of a unit's work only U h and c are kept; the rest is computed again.
     """
-    if projection is None and _fits_on_chip(recurrent, z):
-        return _layer_on_chip(unit, recurrent, z)
+    if projection is None and compiling.on_nvidia() and is_bf16():
+        layer = _layer_on_chip if _fits_on_chip(recurrent, z) else _layer_on_card
+        return layer(unit, recurrent, z)
     return _layer(unit, recurrent, projection, z)
 
 
 def _fits_on_chip(recurrent: Array, z: Array) -> bool:
-    """Whether kernels of our own can keep U on the chip of the card, where there is one."""
-    if not compiling.on_hopper() or not is_bf16():
+    """Whether kernels of our own can keep U on the chip of the card."""
+    if not compiling.on_hopper():
         return False
-    from agnosticfl.models.helpers import recurrent_on_card as kernels  # here: others need no Pallas
+    from agnosticfl.models.helpers.recurrent_on_card import fits  # here: others need no Pallas
 
-    return kernels.fits(*recurrent.shape, z.shape[1])
+    return fits(recurrent.shape[0], recurrent.shape[1], z.shape[1])
 
 
 def _forward(
@@ -129,11 +132,35 @@ def _backward_on_chip(unit: Unit, kept: tuple[Any, ...], d_h: Array) -> tuple[Ar
     return _d_recurrent(h, d_a), d_a
 
 
-# Where no gradient is asked for, batches are so large that reading U is little of the work.
-_layer_on_chip: Any = jax.custom_vjp(
-    lambda unit, recurrent, z: _layer(unit, recurrent, None, z), nondiff_argnums=(0,)
-)
+def _without_gradient(unit: Unit, recurrent: Array, z: Array) -> Array:
+    """The layer as products of a card, with U and h filled up with zeros.
+
+    An NVIDIA card takes half as long for a product of matrices whose rows begin at multiples of 16
+    bytes.
+    """
+    hidden, by_gate = recurrent.shape[0], _by_gate(unit)
+    more = -hidden % ALIGNED
+    u = rounded_factor(recurrent).reshape(hidden, -1, hidden)
+    u = jnp.pad(u, ((0, more), (0, 0), (0, more))).reshape(hidden + more, -1)
+
+    def step(state: tuple[Array, Array], z: Array) -> Any:
+        h, c = state
+        uh = product(h, u).reshape(len(h), -1, hidden + more)[:, :, :hidden]
+        c, m = by_gate(c, z + uh.reshape(z.shape))
+        return (jnp.pad(m, ((0, 0), (0, more))), c), m
+
+    start = tuple(jnp.zeros((z.shape[1], size), z.dtype) for size in (hidden + more, hidden))
+    return _loop(step, start, z)
+
+
+# With gradients batches are small, and reading U is what counts; without, the products are.
+_layer_on_chip: Any = jax.custom_vjp(_without_gradient, nondiff_argnums=(0,))
 _layer_on_chip.defvjp(_forward_on_chip, _backward_on_chip)
+_layer_on_card: Any = jax.custom_vjp(_without_gradient, nondiff_argnums=(0,))
+_layer_on_card.defvjp(
+    lambda unit, recurrent, z: _forward(unit, recurrent, None, z),
+    lambda unit, kept, d: _backward(unit, kept, d)[::2],
+)
 
 
 def _by_gate(unit: Unit) -> Callable[[Array, Array], tuple[Array, Array]]:

@@ -4,16 +4,16 @@
     a_t = z_t + U h_{t-1}
     c_t, h_t = unit(c_{t-1}, a_t)
 
-One product reads all of U, and 25 clients have 90 MB of it in bf16: as products of their own, one at
-each time, they wait for the memory. Here a client has a company of thread groups. Each has UNITS of
-the hidden units, and keeps their part of U in its multiprocessor's shared memory: it reads all of
-h_{t-1}, computes its own part of h_t, writes that down and waits for the others. Backwards it is the
+A product at one time step reads all of U, and 25 clients have 90 MB of it in bf16, so that these
+products wait for the memory. Here a client has a company of groups of threads. Each group has UNITS
+of the hidden units, and keeps their part of U in its multiprocessor's shared memory: it reads all
+of h_{t-1}, computes its part of h_t, writes that down and waits for the others. Backwards it is the
 same with d_a. `benchmarks/pieces.py` times this beside the plain way.
 
 Groups that wait for each other must all be running. Each draws a number as it begins, and numbers
-that follow each other make a company: so of all groups that are running at most one company is not
-complete, and the others will end and make room. The programs of six such layers may run at the same
-time on 132 multiprocessors (`fits` asks for a whole company's of 32 units, up to 21 of them).
+that follow each other make a company. So of the groups that are running only one company can be
+incomplete, and all others will end and make room for the rest of it. A company has at most 21
+groups, a card 132 multiprocessors: even six such kernels at a time cannot block each other.
 """
 
 from collections.abc import Callable
@@ -63,12 +63,12 @@ class Size(NamedTuple):
 
 
 def fits(hidden: int, wide: int, rows: int) -> bool:
-    """Whether the kernels can do it, and are faster: with U [hidden, wide] and a batch of `rows`."""
+    """Whether the kernels can do it, and are faster, with U [hidden, wide] and so many rows."""
     return wide == 4 * hidden and SMALLEST <= hidden <= LARGEST and rows <= ROWS
 
 
 def packed(u: Array) -> Array:
-    """U [hidden, gates × hidden] -> its factors as groups read them: [hidden, groups, gates × UNITS]."""
+    """U [hidden, gates × hidden] as groups read it: [padded, groups, gates × UNITS]."""
     size = Size(0, 0, u.shape[1] // u.shape[0], u.shape[0])
     more = (0, size.padded - size.hidden)
     u = u.astype(FACTOR).reshape(size.hidden, size.gates, size.hidden)
@@ -90,7 +90,7 @@ def forward(
     """
     wanted = z.shape[1]
     z = _filled_up(z)
-    size = Size(*z.shape[:2], z.shape[2] // hidden, hidden)
+    size = Size(z.shape[0], z.shape[1], z.shape[2] // hidden, hidden)
     call = _for_all_lanes(partial(_forward_of_lanes, unit, size, interpret))
     h, *kept = call(u, z.reshape(size.time, size.rows, size.gates, hidden))
     return h[:, :wanted, :hidden], tuple(kept)
@@ -112,9 +112,9 @@ def _filled_up(array: Array) -> Array:
 
 
 def _for_all_lanes(function: Any) -> Any:
-    """A function of lanes' arrays [L, …] as one of a single lane's, which `jax.vmap` makes one call.
+    """A function of all lanes' arrays [L, …] as one of a single lane's, for `jax.vmap`.
 
-    Were it left to Pallas, each lane's groups would draw numbers of their own.
+    It stays one call. Were it left to Pallas, the groups of each lane would draw their own numbers.
     """
 
     @custom_vmap
@@ -136,7 +136,7 @@ def _for_all_lanes(function: Any) -> Any:
 def _forward_of_lanes(unit: Unit, size: Size, interpret: bool, u: Array, z: Array) -> list[Array]:
     lead = (len(u), size.time)
     shapes = [
-        jax.ShapeDtypeStruct((*lead, size.rows, size.padded), FACTOR if not interpret else u.dtype),
+        jax.ShapeDtypeStruct((*lead, size.rows, size.padded), u.dtype),
         jax.ShapeDtypeStruct((*lead, size.groups, size.gates * UNITS, size.rows), z.dtype),
         jax.ShapeDtypeStruct((*lead, size.groups, UNITS, size.rows), z.dtype),
     ]
@@ -147,8 +147,8 @@ def _backward_of_lanes(
     unit: Unit, size: Size, interpret: bool, u: Array, a: Array, c: Array, d_h: Array
 ) -> Array:
     lead, half = (len(u), size.time, size.rows), size.gates // 2
-    # A row of U is all that comes back to a unit. Its halves are rows of their own: so products have
-    # 64 rows, as the card's fastest need.
+    # What comes back to a unit is a product with a row of U. Its halves are rows of their own here,
+    # so that a group has the 64 rows that a card's fastest products need.
     halves = u.reshape(len(u), 2 * size.padded, half * size.padded)
     shapes = [
         jax.ShapeDtypeStruct((*lead, size.gates, size.hidden), d_h.dtype),
@@ -233,7 +233,8 @@ def _group(counters: Any, size: Size) -> Group:
     return Group(drawn // size.groups, drawn % size.groups, counters, size)
 
 
-def _forward(u: Any, z: Any, _: Any, h: Any, a: Any, c: Any, counters: Any, *, unit: Unit, size: Size) -> None:
+def _forward(*refs: Any, unit: Unit, size: Size) -> None:
+    u, z, _, h, a, c, counters = refs
     own = _group(counters, size)
     lane, parts = own.lane, _parts(size.padded)
 
@@ -271,9 +272,8 @@ def _forward(u: Any, z: Any, _: Any, h: Any, a: Any, c: Any, counters: Any, *, u
     keep(own.zero + size.time - 1, *of_last)
 
 
-def _backward(
-    u: Any, a: Any, c: Any, d_h: Any, _: Any, d_z: Any, sent: Any, counters: Any, *, unit: Unit, size: Size
-) -> None:
+def _backward(*refs: Any, unit: Unit, size: Size) -> None:
+    u, a, c, d_h, _, d_z, sent, counters = refs
     own = _group(counters, size)
     lane, half = own.lane, size.gates // 2
     parts = _parts(half * size.padded)
