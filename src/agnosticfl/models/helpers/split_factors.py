@@ -54,6 +54,8 @@ PRECISIONS = {
     "tf32": Precision(jnp.float32, lax.Precision.HIGH),
     "bf16": Precision(jnp.bfloat16, lax.Precision.HIGHEST),
 }
+# Of float32 factors as well: the kernel itself splits them into two in tf32, for three products.
+TF32_X3 = Precision(jnp.float32, lax.DotAlgorithmPreset.TF32_TF32_F32_X3)
 
 
 def _bits(kind: Any) -> tuple[int, int]:
