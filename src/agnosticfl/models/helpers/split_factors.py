@@ -27,12 +27,12 @@ class Precision(NamedTuple):
     def split(self, x: Array) -> tuple[Array, ...]:
         """An array as a sum of arrays of factors, the largest first."""
         found: list[Array] = []
-        for _ in range(self.parts):
+        for _ in range(self.parts - 1):
             # The compiler may not skip a rounding: what it takes off is the next part.
             part = lax.reduce_precision(x, *_bits(self.factor))
             found.append(part.astype(self.factor))
             x = x - part
-        return tuple(found)
+        return (*found, x.astype(self.factor))
 
     def dot(self, a: Factors, b: Factors) -> Array:
         """The product in a kernel, its smallest terms first.
