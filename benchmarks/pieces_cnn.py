@@ -5,12 +5,12 @@
         [--small]          a check on a CPU: tiny, and with kernels interpreted
 
 Each kernel is timed by itself with several blocks; a step (with all gradients) and a loss pass are
-timed in the plain way, and with the fastest blocks of each kernel. A time is that of a turn of a
-loop on the card, of which "nothing" has as much as the loop takes by itself. How far a kernel is
-off is told beside float64: the largest difference relative to the largest number, and the root of
-the mean square relative to that of the numbers. There the plain way has the same places winning, so
-that a tie decided otherwise is no error. A step and a loss pass are compared with the plain way,
-where such ties count.
+timed in the plain way, as models do them, and with the fastest way of each kernel. A time is that
+of a turn of a loop on the card, of which "nothing" has as much as the loop takes by itself. How far
+a kernel is off is told beside float64: the largest difference relative to the largest number, and
+the root of the mean square relative to that of the numbers. There the plain way has the same places
+winning, so that a tie decided otherwise is no error. A step and a loss pass are compared with the
+plain way, where such ties count.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,44 +37,36 @@ from agnosticfl.models.helpers.pooled_convolution import (
     convolved,
     gradient_of_w,
     gradient_of_x,
+    gradient_of_x_by_xla,
     pooled_convolution,
     share,
+    unpooled,
 )
 from agnosticfl.models.helpers.pooled_convolution_kernels import FOUR, Blocks
-from agnosticfl.models.helpers.split_factors import PRECISIONS, Precision
+from agnosticfl.models.helpers.split_factors import PRECISIONS, TF32_X3
 
 REPEATS = 5
 EXACT = 2  # lanes that are computed in float64 too
 LANES = {"bf16": 5, "tf32": 10, "float32": 10}
-TF32X3 = Precision(jnp.float32, lax.DotAlgorithmPreset.TF32_TF32_F32_X3)
 BY_KERNEL = {
     "bf16": {
-        "forward": [(64, 4, 3, 1), (64, 4, 2, 3), (64, 4, 3, 3), (64, 4, 1, 9), (32, 4, 3, 1),
-                    (32, 4, 3, 3)],
-        "d_x": [(64, 4, 2, 1, 32), (64, 4, 3, 1, 32), (64, 4, 2, 3, 32), (64, 4, 3, 3, 32),
-                (64, 4, 2, 3, 64), (64, 4, 1, 9, 64), (32, 4, 2, 3, 32)],
-        "d_w": [(64, 4, 2, 5), (64, 4, 2, 3), (64, 4, 3, 5), (32, 4, 3, 10), (32, 4, 3, 6),
-                (32, 4, 3, 3)],
+        "forward": [(64, 4, 2, 3), (64, 4, 3, 1), (32, 4, 2, 3), (32, 8, 2, 3)],
+        "d_x": [(64, 4, 1, 9, 64), (64, 4, 1, 9, 32), (64, 8, 1, 9, 64), (32, 4, 1, 9, 64)],
+        "d_w": [(32, 4, 3, 6), (32, 4, 2, 6), (32, 4, 4, 6), (32, 4, 3, 4)],
     },
     "float32": {
-        "forward": [(64, 4, 2, 1), (64, 4, 3, 1), (64, 8, 2, 1), (64, 4, 2, 1, 16),
-                    (64, 4, 3, 1, 16), (64, 4, 2, 3, 16), (32, 4, 3, 1)],
-        "d_x": [(64, 4, 2, 1, 32), (64, 4, 3, 1, 16), (64, 4, 2, 3, 16), (64, 4, 3, 3, 16),
-                (64, 8, 2, 1, 32), (64, 8, 2, 3, 16), (64, 8, 1, 3, 16)],
-        "d_w": [(32, 4, 2, 12), (32, 4, 2, 6), (32, 4, 3, 12), (16, 4, 3, 24), (16, 4, 2, 24),
-                (16, 4, 3, 12)],
+        "forward": [(32, 4, 3, 1), (32, 4, 2, 1), (32, 4, 4, 1), (16, 4, 4, 1)],
+        "d_x": [(32, 4, 1, 9, 16), (32, 4, 2, 3, 16), (16, 4, 1, 9, 32), (16, 4, 2, 3, 32)],
+        "d_w": [(16, 4, 3, 24)],
     },
     "tf32": {
-        "forward": [(64, 4, 3, 1), (64, 4, 2, 3), (64, 8, 2, 1), (32, 4, 3, 1), (32, 8, 3, 1)],
-        "d_x": [(64, 4, 2, 1, 32), (64, 4, 2, 3, 32), (64, 8, 2, 1, 32), (32, 4, 2, 1, 32)],
-        "d_w": [(32, 4, 2, 12), (32, 4, 2, 6), (64, 4, 2, 5), (32, 8, 2, 12)],
+        "forward": [(64, 4, 3, 1), (64, 4, 3, 3), (32, 4, 3, 1), (32, 4, 2, 3)],
+        "d_x": [(64, 4, 1, 9, 16), (64, 4, 1, 9, 32), (64, 4, 2, 3, 32), (32, 4, 1, 9, 16)],
+        "d_w": [(32, 4, 3, 6), (32, 4, 2, 6), (32, 4, 2, 12)],
     },
-}  # fmt: skip
-BY_TF32X3 = {
-    "forward": [(64, 8, 3, 1), (32, 8, 3, 1)],
-    "d_x": [(64, 8, 2, 1, 32)],
-    "d_w": [(32, 4, 2, 12)],
 }
+BY_TF32_X3 = [(32, 4, 2, 12), (16, 4, 2, 24), (16, 4, 3, 12)]  # d_w in float32
+BY_XLA = {"by XLA": "float32", "by XLA, six products": "BF16_BF16_F32_X6"}  # d_x in float32
 
 
 class Sizes(NamedTuple):
@@ -94,7 +86,7 @@ class Way(NamedTuple):
     name: str
     function: Callable[..., Any]
     given: tuple[Any, ...]
-    blocks: Blocks | None = None
+    way: Kernel | str | None = None  # of ours, as `Ways` has it
 
 
 class Piece(NamedTuple):
@@ -112,12 +104,10 @@ def plain(x: Array, w: Array, b: Array) -> Array:
 def forward(sizes: Sizes, precision: str, small: bool) -> Piece:
     """The pooled result alone; what is given to kernels is already split."""
     x, w, b, _ = examples(sizes)
-
-    def kernel(exactly: Precision, blocks: Blocks) -> Way:
-        way = jax.vmap(partial(convolved, Kernel(blocks, exactly, small)))
-        return Way("", way, (exactly.split(x), exactly.split(w), b), blocks)
-
-    ways = [Way("plain", jax.vmap(plain), (x, w, b)), *variants("forward", precision, kernel)]
+    ways = [Way("plain", jax.vmap(plain), (x, w, b))]
+    for name, kernel in variants("forward", precision):
+        function = jax.vmap(partial(convolved, here(kernel, small)))
+        ways.append(Way(name, function, (*split(kernel, x, w), b), kernel))
     wanted = [in_float64(*(np.asarray(a[lane]) for a in (x, w, b))) for lane in range(EXACT)]
     return Piece(ways, np.stack(wanted))
 
@@ -126,36 +116,51 @@ def gradient(of: str, sizes: Sizes, precision: str, small: bool) -> Piece:
     """d_x or d_w by itself; what is given to kernels is already split."""
     x, w, b, d = examples(sizes)
     won = jax.jit(jax.vmap(winners))(x, w, b)
-    g = jax.jit(jax.vmap(unpooled))(won, d)
-    shared = d * share(won)
+    shared = jax.jit(lambda d, won: d * share(won))(d, won)
+    before = partial(unpooled, height=x.shape[2] - 2, width=x.shape[3] - 2)
+    g = jax.jit(jax.vmap(before))(shared, won)
 
     def plainly(x: Array, w: Array, g: Array) -> Array:
         both = jax.vmap(lambda x, w, g: jax.vjp(valid_convolution, x, w)[1](g))(x, w, g)
         return both[0 if of == "d_x" else 1]
 
-    def kernel(exactly: Precision, blocks: Blocks) -> Way:
-        each = Kernel(blocks, exactly, small)
+    ways = [Way("plain", plainly, (x, w, g))]
+    for name, kernel in variants(of, precision):
         if of == "d_w":
-            way = jax.vmap(partial(gradient_of_w, each))
-            return Way("", way, (exactly.split(x), exactly.split(shared), won), blocks)
-        way = jax.vmap(partial(gradient_of_x, each, x.shape[1:]))
-        return Way("", way, (exactly.split(w), exactly.split(shared), won), blocks)
-
-    ways = [Way("plain", plainly, (x, w, g)), *variants(of, precision, kernel)]
+            function = partial(gradient_of_w, here(kernel, small))
+            given = *split(kernel, x, shared), won
+        else:
+            function = partial(gradient_of_x, here(kernel, small), x.shape[1:])
+            given = *split(kernel, w, shared), won
+        ways.append(Way(name, jax.vmap(function), given, kernel))
+    if of == "d_x" and precision == "float32":
+        for name, product in BY_XLA.items():
+            function = jax.vmap(partial(gradient_of_x_by_xla, product, x.shape[1:]))
+            ways.append(Way(name, function, (w, shared, won), product))
     exact = d_x_in_float64 if of == "d_x" else d_w_in_float64
     wanted = [exact(*(np.asarray(a[lane]) for a in (x, w, g))) for lane in range(EXACT)]
     return Piece(ways, np.stack(wanted))
 
 
-def variants(
-    name: str, precision: str, kernel: Callable[[Precision, Blocks], Way]
-) -> Iterator[Way]:
+def variants(name: str, precision: str) -> Iterator[tuple[str, Kernel]]:
     """Of a kernel: with all blocks that are worth trying."""
     for numbers in BY_KERNEL[precision][name]:
-        yield kernel(PRECISIONS[precision], Blocks(*numbers))._replace(name=str(numbers))
-    for numbers in BY_TF32X3[name] if precision == "float32" else ():
-        way = kernel(TF32X3, Blocks(*numbers))
-        yield way._replace(name=f"tf32x3 {numbers}", blocks=None)
+        yield str(numbers), Kernel(Blocks(*numbers), PRECISIONS[precision])
+    if name == "d_w" and precision == "float32":
+        for numbers in BY_TF32_X3:
+            yield f"tf32x3 {numbers}", Kernel(Blocks(*numbers), TF32_X3)
+
+
+def here(kernel: Kernel, small: bool) -> Kernel:
+    """A kernel as this device can run it: a CPU has no products but those of float32."""
+    if not small:
+        return kernel
+    exactly = kernel.precision._replace(products=lax.Precision.HIGHEST)
+    return kernel._replace(precision=exactly, interpret=True)
+
+
+def split(kernel: Kernel, *arrays: Array) -> tuple[tuple[Array, ...], ...]:
+    return jax.jit(lambda *each: tuple(map(kernel.precision.split, each)))(*arrays)
 
 
 def nothing() -> Piece:
@@ -163,7 +168,7 @@ def nothing() -> Piece:
     return Piece([Way("a kernel that adds one", lambda x: x + 1, (jnp.zeros((8, 128)),))])
 
 
-def step(ways: Ways, sizes: Sizes, precision: str, small: bool) -> Piece:
+def step(ways: dict[str, Ways], sizes: Sizes, small: bool) -> Piece:
     """Pooled result and all gradients."""
     given = examples(sizes)
 
@@ -171,28 +176,28 @@ def step(ways: Ways, sizes: Sizes, precision: str, small: bool) -> Piece:
         out, pullback = jax.vjp(way, x, w, b)
         return out, pullback(d)
 
-    ways_to_go = whole(ways, precision, small)
-    functions = {name: jax.vmap(partial(with_gradient, way)) for name, way in ways_to_go.items()}
-    return Piece([Way(name, function, given) for name, function in functions.items()])
+    functions = {name: partial(with_gradient, way) for name, way in whole(ways, small).items()}
+    return Piece([Way(name, jax.vmap(function), given) for name, function in functions.items()])
 
 
-def loss_pass(ways: Ways, sizes: Sizes, precision: str, small: bool) -> Piece:
+def loss_pass(ways: dict[str, Ways], sizes: Sizes, small: bool) -> Piece:
     """The pooled result of many images with the same w."""
     x, w, b, _ = examples(sizes._replace(lanes=1, batch=sizes.images))
-    ways_to_go = whole(ways, precision, small)
-    return Piece([Way(name, way, (x[0], w[0], b[0])) for name, way in ways_to_go.items()])
+    ways = {name: each for name, each in ways.items() if name in {"as models do", "the fastest"}}
+    return Piece([Way(name, way, (x[0], w[0], b[0])) for name, way in whole(ways, small).items()])
 
 
-def whole(ways: Ways, precision: str, small: bool) -> dict[str, Any]:
-    """The plain way, and those of all kernels together."""
-    exactly = PRECISIONS[precision]
-    return {
-        "plain": plain,
-        "kernels, as models do": pooled_convolution(ON_CARD[precision], exactly, small),
-        "kernels, the fastest": pooled_convolution(ways, exactly, small),
-    }
+def whole(ways: dict[str, Ways], small: bool) -> dict[str, Any]:
+    """The plain way, and ours from result to gradients."""
+    found: dict[str, Any] = {"plain": plain}
+    for name, (forward, d_x, d_w) in ways.items():
+        back = d_x if isinstance(d_x, str) else here(d_x, small)
+        found[name] = pooled_convolution(Ways(here(forward, small), back, here(d_w, small)))
+    return found
 
 
+@cache
+@partial(jax.jit, static_argnums=0)
 def examples(sizes: Sizes) -> tuple[Array, ...]:
     """x, w, b and d like those of training."""
     keys = jax.random.split(jax.random.key(0), 4)
@@ -211,14 +216,6 @@ def winners(x: Array, w: Array, b: Array) -> Array:
     four = [a[:, p::2, q::2][:, : largest.shape[1], : largest.shape[2]] for p, q in FOUR]
     bits = sum((each == largest).astype(jnp.int8) << bit for bit, each in enumerate(four))
     return jnp.where(largest > 0, bits, 0).astype(jnp.int8)
-
-
-def unpooled(won: Array, d: Array) -> Array:
-    """The gradient before pooling."""
-    n, height, width, out = d.shape
-    each = [jnp.where((won >> bit) & 1 == 1, d * share(won), 0) for bit in range(4)]
-    together = jnp.stack(each, -1).reshape(n, height, width, out, 2, 2)
-    return together.transpose(0, 1, 4, 2, 5, 3).reshape(n, 2 * height, 2 * width, out)
 
 
 def in_float64(x: Any, w: Any, b: Any) -> Any:
@@ -269,13 +266,14 @@ def compiled(precision: str, turns: int, way: Way) -> Any:
         return error
 
 
-def rows(title: str, piece: Piece, precision: str, turns: int) -> Iterator[dict[str, Any]]:
-    """A row of the table for each way of a piece, all of which are compiled side by side."""
-    with ThreadPoolExecutor(8) as pool:
-        programs = list(pool.map(partial(compiled, precision, turns), piece.ways))
-    first: Any = None
-    for way, program in zip(piece.ways, programs, strict=True):
-        row = {"precision": precision, "piece": title, "way": way.name, "blocks": way.blocks}
+def rows(pieces: dict[str, Piece], precision: str, turns: int) -> Iterator[dict[str, Any]]:
+    """A row of the table for each way of each piece, all of which are compiled side by side."""
+    each = [(title, piece, way) for title, piece in pieces.items() for way in piece.ways]
+    with ThreadPoolExecutor() as pool:
+        programs = list(pool.map(partial(compiled, precision, turns), [way for *_, way in each]))
+    first: dict[str, Any] = {}
+    for (title, piece, way), program in zip(each, programs, strict=True):
+        row = {"precision": precision, "piece": title, "way": way.name}
         try:
             if isinstance(program, Exception):
                 raise program
@@ -286,7 +284,7 @@ def rows(title: str, piece: Piece, precision: str, turns: int) -> Iterator[dict[
             continue
         arrays, wanted = jax.tree.leaves(result), [np.asarray(piece.wanted)]
         if piece.wanted is None:  # beside the plain way
-            first = wanted = arrays if first is None else first
+            wanted = first.setdefault(title, arrays)
         pairs = zip(arrays, wanted, strict=False)  # which places won is not compared
         yield row | {"µs": found, "off": [off_by(a[: len(b)], b) for a, b in pairs]}
 
@@ -313,11 +311,11 @@ def line(row: dict[str, Any]) -> str:
     return f"{row['precision']:9}{row['piece']:12}{row['way']:26}{told}"
 
 
-def fastest(found: list[dict[str, Any]], name: str, otherwise: Blocks) -> Blocks:
-    """The blocks with which a kernel takes least."""
-    each = [row for row in found if row["piece"] == name and row["blocks"] and "µs" in row]
-    best = min(each, key=lambda row: statistics.median(row["µs"]), default=None)
-    return best["blocks"] if best else otherwise
+def fastest(piece: Piece, found: list[dict[str, Any]]) -> Way | None:
+    """Of our ways to compute a piece, the one that takes least."""
+    taken = {row["way"]: statistics.median(row["µs"]) for row in found if "µs" in row}
+    ours = [way for way in piece.ways if way.way is not None and way.name in taken]
+    return min(ours, key=lambda way: taken[way.name], default=None)
 
 
 def table(precision: str, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -327,19 +325,31 @@ def table(precision: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         sizes = Sizes(2, batch=2, images=3, side=8, channels=16, out=16)
     found: list[dict[str, Any]] = []
 
-    def show(title: str, piece: Piece) -> None:
-        for row in rows(title, piece, precision, options.turns):
+    def show(pieces: dict[str, Piece]) -> None:
+        for row in rows(pieces, precision, options.turns):
             print(line(row), flush=True)  # noqa: T201
             found.append(row)
 
-    show("nothing", nothing())
-    show("forward", forward(sizes, precision, options.small))
-    for of in ("d_x", "d_w"):
-        show(of, gradient(of, sizes, precision, options.small))
-    ways = Ways(*(fastest(found, name, getattr(ON_CARD[precision], name)) for name in Ways._fields))
-    show("step", step(ways, sizes, precision, options.small))
-    show("loss pass", loss_pass(ways, sizes, precision, options.small))
-    print(f"{precision}: fastest {ways}", flush=True)  # noqa: T201
+    pieces = {"forward": forward(sizes, precision, options.small)}
+    pieces |= {of: gradient(of, sizes, precision, options.small) for of in ("d_x", "d_w")}
+    show({"nothing": nothing(), **pieces})
+    best = {
+        name: fastest(piece, [row for row in found if row["piece"] == name])
+        for name, piece in pieces.items()
+    }
+    of_models = ON_CARD[precision]
+    together = of_models._replace(**{name: way.way for name, way in best.items() if way})
+    ways = {"as models do": of_models, "the fastest": together}
+    if precision == "float32":
+        ways |= {f"d_x {name}": together._replace(d_x=way) for name, way in BY_XLA.items()}
+    show(
+        {
+            "step": step(ways, sizes, options.small),
+            "loss pass": loss_pass(ways, sizes, options.small),
+        }
+    )
+    told = ", ".join(f"{name} {way.name}" for name, way in best.items() if way)
+    print(f"{precision}: the fastest are {told}", flush=True)  # noqa: T201
     return found
 
 

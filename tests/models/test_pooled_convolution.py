@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels for the CNN's second convolution with ReLU and pooling, against the plain way."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from agnosticfl.models import cnn
 from agnosticfl.models.emnist_cnn import convolved
 from agnosticfl.models.helpers.pooled_convolution import (
     ON_CARD,
+    Kernel,
     Way,
     Ways,
     fits,
@@ -24,13 +25,16 @@ from agnosticfl.models.helpers.pooled_convolution_kernels import Blocks
 from agnosticfl.models.helpers.split_factors import PRECISIONS
 from tests.helpers.images import images
 
+Three: TypeAlias = tuple[Blocks, Blocks | None, Blocks]  # for d_x none if XLA computes it
+
 LANES, IMAGES = 2, 3
 # Pixels of w one by one, in rows and all written out; channels of d in pieces, and at once.
-WAYS = [
-    Ways(Blocks(32, 4, 2, 1, 16), Blocks(32, 4, 2, 1, 16), Blocks(16, 4, 2, 3)),
-    Ways(Blocks(64, 4, 2, 3), Blocks(16, 4, 2, 3, 32), Blocks(32, 4, 2, 50)),
-    Ways(Blocks(16, 4, 1, 9), Blocks(32, 4, 1, 9, 32), Blocks(64, 4, 2, 1)),
+BLOCKS = [
+    (Blocks(32, 4, 2, 1, 16), Blocks(32, 4, 2, 1, 16), Blocks(16, 4, 2, 3)),
+    (Blocks(64, 4, 2, 3), Blocks(16, 4, 2, 3, 32), Blocks(32, 4, 2, 50)),
+    (Blocks(16, 4, 1, 9), Blocks(32, 4, 1, 9, 32), Blocks(64, 4, 2, 1)),
 ]
+WITHOUT_D_X = (Blocks(32, 4, 3, 1), None, Blocks(32, 4, 2, 12))
 
 SHAPES = [(8, 8), (9, 12), (7, 11)]  # odd: a row or a column has none to pool with
 
@@ -55,23 +59,43 @@ def all_of(way: Way, x: jax.Array, w: jax.Array, b: jax.Array, d: jax.Array) -> 
     return jax.jit(jax.vmap(of_one))(x, w, b, d)
 
 
-def by_kernels(precision: str, ways: Ways = WAYS[0]) -> Way:
-    return pooled_convolution(ways, PRECISIONS[precision], interpret=True)
+def by_kernels(precision: str, blocks: Three = BLOCKS[0]) -> Way:
+    def kernel(blocks: Blocks) -> Kernel:
+        return Kernel(blocks, PRECISIONS[precision], interpret=True)
+
+    forward, d_x, d_w = blocks
+    ways = Ways(kernel(forward), kernel(d_x) if d_x else "float32", kernel(d_w))
+    return pooled_convolution(ways)
 
 
-@pytest.mark.parametrize(("ways", "shape"), [*zip(WAYS, SHAPES, strict=True)])
-def test_values_and_gradients_are_those_of_the_plain_way(ways: Ways, shape: tuple[int, int]):
+@pytest.mark.parametrize(
+    ("blocks", "shape"),
+    [*zip(BLOCKS, SHAPES, strict=True), *((WITHOUT_D_X, shape) for shape in SHAPES)],
+)
+def test_values_and_gradients_are_those_of_the_plain_way(blocks: Three, shape: tuple[int, int]):
     arrays = given(*shape)
     wanted = all_of(convolved, *arrays)
-    for actual, expected in zip(all_of(by_kernels("tf32", ways), *arrays), wanted, strict=True):
+    for actual, expected in zip(all_of(by_kernels("tf32", blocks), *arrays), wanted, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_tie_is_divided_as_in_the_plain_way():
+def test_each_kernel_may_split_in_its_own_way():
+    arrays = given(8, 10)
+    six, one = PRECISIONS["float32"], PRECISIONS["tf32"]
+    forward, d_x, d_w = BLOCKS[0]
+    ways = Ways(Kernel(forward, one, True), Kernel(d_x, six, True), Kernel(d_w, one, True))
+    wanted = all_of(convolved, *arrays)
+    for actual, expected in zip(all_of(pooled_convolution(ways), *arrays), wanted, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("blocks", [BLOCKS[0], WITHOUT_D_X])
+def test_a_tie_is_divided_as_in_the_plain_way(blocks: Three):
     x, w, b, d = given(8, 10)
     x = x.at[:, 0].set(1.0).at[:, 1, :, 4:].set(0.5)  # the ground of an image
     wanted = all_of(convolved, x, w, b, d)
-    for actual, expected in zip(all_of(by_kernels("tf32"), x, w, b, d), wanted, strict=True):
+    actuals = all_of(by_kernels("tf32", blocks), x, w, b, d)
+    for actual, expected in zip(actuals, wanted, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -130,5 +154,6 @@ def test_models_have_kernels_on_nvidia(
     params = several(jax.eval_shape(model.init, jax.random.key(0)))
     function = in_precision(jax.vmap(jax.grad(loss) if trains else loss), precision)
     traced = str(jax.make_jaxpr(function)(params, several(images(4))))
-    assert traced.count("pallas_call") == (3 if trains else 1)
+    kernels = sum(isinstance(way, Kernel) for way in ON_CARD[precision])
+    assert traced.count("pallas_call") == (kernels if trains else 1)
     assert set(ON_CARD) == set(PRECISIONS) == set(NAMES)

@@ -14,6 +14,8 @@ is four times what is left of it. Here neither is ever in memory: kernels read x
 places won, where their products need them. A group of threads has blocks of 2 × 2 places as four
 arrays, one for each (p, q), so that pooling compares whole arrays.
 
+In float32 d_x has so many products that XLA's own way takes less, even with g and the nine copies.
+
 `benchmarks/pieces_cnn.py` times this beside the plain way.
 """
 
@@ -27,22 +29,16 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from agnosticfl.core.precision import PRECISIONS as NAMES
+from agnosticfl.core.precision import product
 from agnosticfl.models.helpers import pooled_convolution_kernels as bodies
-from agnosticfl.models.helpers.pooled_convolution_kernels import SIDE, Blocks, Grid
-from agnosticfl.models.helpers.split_factors import PRECISIONS, Precision
+from agnosticfl.models.helpers.pooled_convolution_kernels import FOUR, SIDE, Blocks, Grid
+from agnosticfl.models.helpers.split_factors import PRECISIONS, TF32_X3, Precision
 
 SMALLEST, LARGEST = 16, (32, 64)  # c and d: powers of two that fit into a multiprocessor
 
 Parts: TypeAlias = tuple[Array, ...]  # an array as a sum of some
 Way = Callable[[Array, Array, Array], Array]  # x [n, h, w, c], w [3, 3, c, d], b [d] -> pooled
-
-
-class Ways(NamedTuple):
-    """The blocks of each kernel."""
-
-    forward: Blocks
-    d_x: Blocks
-    d_w: Blocks
 
 
 class Kernel(NamedTuple):
@@ -53,10 +49,31 @@ class Kernel(NamedTuple):
     interpret: bool = False
 
 
+class Ways(NamedTuple):
+    """How the result and each gradient is computed."""
+
+    forward: Kernel
+    d_x: Kernel | str  # or by XLA, with a product in this precision of JAX's
+    d_w: Kernel
+
+
+SIX, TF32, BF16 = (PRECISIONS[name] for name in ("float32", "tf32", "bf16"))
 ON_CARD = {
-    "float32": Ways(Blocks(64, 4, 3, 1, 16), Blocks(64, 4, 2, 3, 16), Blocks(16, 4, 3, 24)),
-    "tf32": Ways(Blocks(64, 8, 2, 1), Blocks(64, 8, 2, 1, 32), Blocks(32, 4, 2, 12)),
-    "bf16": Ways(Blocks(64, 4, 3, 3), Blocks(64, 4, 2, 3, 32), Blocks(64, 4, 2, 3)),
+    "float32": Ways(
+        Kernel(Blocks(32, 4, 3, 1), SIX),
+        NAMES["float32"],
+        Kernel(Blocks(32, 4, 2, 12), TF32_X3),
+    ),
+    "tf32": Ways(
+        Kernel(Blocks(64, 4, 3, 1), TF32),
+        Kernel(Blocks(64, 4, 1, 9, 16), TF32),
+        Kernel(Blocks(32, 4, 3, 6), TF32),
+    ),
+    "bf16": Ways(
+        Kernel(Blocks(64, 4, 2, 3), BF16),
+        Kernel(Blocks(64, 4, 1, 9, 64), BF16),
+        Kernel(Blocks(32, 4, 3, 6), BF16),
+    ),
 }
 
 
@@ -68,26 +85,36 @@ def fits(w: Array) -> bool:
 
 
 def on_card(precision: str) -> Way:
-    """The function (x, w, b) -> pooled with the fastest blocks."""
-    return pooled_convolution(ON_CARD[precision], PRECISIONS[precision])
+    """The function (x, w, b) -> pooled in the fastest ways."""
+    return pooled_convolution(ON_CARD[precision])
 
 
-def pooled_convolution(ways: Ways, precision: Precision, interpret: bool = False) -> Way:
-    """A function (x, w, b) -> pooled [n, h', w', d] with these blocks and this precision."""
+def pooled_convolution(ways: Ways) -> Way:
+    """A function (x, w, b) -> pooled [n, h', w', d] that is computed in these ways."""
 
     def forward(x: Array, w: Array, b: Array) -> tuple[Array, tuple[Any, ...]]:
-        factors = precision.split(x), precision.split(w)
-        out, won = convolved(Kernel(ways.forward, precision, interpret), *factors, b)
-        return out, (*factors, won)
+        split = ways.forward.precision.split
+        out, won = convolved(ways.forward, split(x), split(w), b)
+        # What is split in the same way twice is one for the compiler.
+        factors = (w,) if isinstance(ways.d_x, str) else ways.d_x.precision.split(w)
+        return out, (ways.d_w.precision.split(x), factors, won)
 
     def backward(kept: tuple[Any, ...], d: Array) -> tuple[Array, ...]:
         x, w, won = kept
-        each = precision.split(d * share(won))
-        d_x = gradient_of_x(Kernel(ways.d_x, precision, interpret), x[0].shape, w, each, won)
-        d_w = gradient_of_w(Kernel(ways.d_w, precision, interpret), x, each, won)
+        each, shape = d * share(won), x[0].shape
+        if isinstance(ways.d_x, str):
+            d_x = gradient_of_x_by_xla(ways.d_x, shape, w[0], each, won)
+        else:
+            d_x = gradient_of_x(ways.d_x, shape, w, ways.d_x.precision.split(each), won)
+        d_w = gradient_of_w(ways.d_w, x, ways.d_w.precision.split(each), won)
         return d_x, d_w, jnp.where(won > 0, d, 0).sum((0, 1, 2))
 
-    function: Any = jax.custom_vjp(lambda *given: forward(*given)[0])
+    def without_gradient(x: Array, w: Array, b: Array) -> Array:
+        # Or all parts of x are computed by themselves, each from what was before x.
+        x = jax.lax.optimization_barrier(x) if ways.forward.precision.parts > 1 else x
+        return forward(x, w, b)[0]
+
+    function: Any = jax.custom_vjp(without_gradient)
     function.defvjp(forward, backward)
     return function
 
@@ -126,6 +153,30 @@ def gradient_of_x(kernel: Kernel, shape: Sequence[int], w: Parts, d: Parts, won:
     given = _rows(d, deep), *_rows((won,), deep), turned
     [d_x] = _call(pooled, kernel, grid, programs, shapes, *given)
     return d_x.reshape(images, grid.height, grid.width, channels)[:, :height, :width]
+
+
+def gradient_of_x_by_xla(
+    precision: str, shape: Sequence[int], w: Array, d: Array, won: Array
+) -> Array:
+    """The same with g in memory: its product with all of w, whose nine pieces are then added up."""
+    _, height, width, _ = shape
+    g = unpooled(d, won, height - SIDE + 1, width - SIDE + 1)
+    with jax.default_matmul_precision(precision):
+        nine = product(g, w.reshape(-1, w.shape[-1]).T)
+    d_x = jnp.zeros(shape)
+    for k, piece in enumerate(jnp.split(nine, SIDE * SIDE, axis=-1)):
+        i, j = divmod(k, SIDE)
+        d_x += jnp.pad(piece, ((0, 0), (i, SIDE - 1 - i), (j, SIDE - 1 - j), (0, 0)))
+    return d_x
+
+
+def unpooled(d: Array, won: Array, height: int, width: int) -> Array:
+    """g of this height and width from what of d each place that won has."""
+    images, down, right, out = d.shape
+    bits = jnp.arange(len(FOUR), dtype=won.dtype).reshape(1, 1, 2, 1, 2, 1)  # bit 2 p + q
+    winner = (won[:, :, None, :, None] >> bits) & 1 == 1
+    g = jnp.where(winner, d[:, :, None, :, None], 0).reshape(images, 2 * down, 2 * right, out)
+    return jnp.pad(g, ((0, 0), (0, height - 2 * down), (0, width - 2 * right), (0, 0)))
 
 
 def gradient_of_w(kernel: Kernel, x: Parts, d: Parts, won: Array) -> Array:

@@ -27,12 +27,12 @@ class Precision(NamedTuple):
     def split(self, x: Array) -> tuple[Array, ...]:
         """An array as a sum of arrays of factors, the largest first."""
         found: list[Array] = []
-        for _ in range(self.parts):
+        for _ in range(self.parts - 1):
             # The compiler may not skip a rounding: what it takes off is the next part.
             part = lax.reduce_precision(x, *_bits(self.factor))
             found.append(part.astype(self.factor))
             x = x - part
-        return tuple(found)
+        return (*found, x.astype(self.factor))
 
     def dot(self, a: Factors, b: Factors) -> Array:
         """The product in a kernel, its smallest terms first.
@@ -54,6 +54,8 @@ PRECISIONS = {
     "tf32": Precision(jnp.float32, lax.Precision.HIGH),
     "bf16": Precision(jnp.bfloat16, lax.Precision.HIGHEST),
 }
+# Of float32 factors as well: the kernel itself splits them into two in tf32, for three products.
+TF32_X3 = Precision(jnp.float32, lax.DotAlgorithmPreset.TF32_TF32_F32_X3)
 
 
 def _bits(kind: Any) -> tuple[int, int]:
