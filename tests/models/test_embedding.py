@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient of an embedding: right, and the same bits in whatever order it is scattered."""
+"""The gradient of an embedding: right, and added up in the same order each time."""
 
 import jax
 import jax.numpy as jnp
@@ -7,10 +7,12 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from agnosticfl.models.helpers.embedding import Embedding, at_first_places
+from agnosticfl.models.helpers.embedding import Embedding, gathered, scattered
 
 WORDS, SIZE = 7, 5
-IDS = jax.random.randint(jax.random.key(0), (4, 6), 0, WORDS)  # each of them several times
+IDS = jax.random.randint(
+    jax.random.key(0), (4, 6), 0, WORDS - 1
+)  # several times each, but the last
 D = jax.random.normal(jax.random.key(1), (*IDS.shape, SIZE))
 
 
@@ -21,29 +23,21 @@ def gradient(kind: type[nnx.Embed]) -> Array:
     return found["embedding"][...]
 
 
-def test_an_id_gets_the_sum_of_its_gradients_at_one_place():
-    found, ids = np.asarray(at_first_places(D, IDS)).reshape(-1, SIZE), np.asarray(IDS).ravel()
-    assert len(set(ids)) < len(ids)
-    for place, (own, row) in enumerate(zip(ids, found, strict=True)):
-        if own in ids[:place]:
-            assert not row.any()
-        else:
-            expected = np.asarray(D, np.float64).reshape(-1, SIZE)[ids == own].sum(axis=0)
-            np.testing.assert_allclose(row, expected, rtol=1e-5, atol=1e-6)
+def test_each_row_gets_the_sum_of_the_gradients_of_its_id():
+    d, ids = D.reshape(-1, SIZE), IDS.ravel()
+    assert len(set(ids.tolist())) < len(ids)
+    expected = np.zeros((WORDS, SIZE))
+    np.add.at(expected, np.asarray(ids), np.asarray(d, np.float64))
+    assert not expected[-1].any()  # an id that did not come
+    for way in (gathered, scattered):
+        np.testing.assert_allclose(way(d, ids, WORDS), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_scattered_in_any_order_it_has_the_same_bits():
-    found, ids = np.asarray(at_first_places(D, IDS)).reshape(-1, SIZE), np.asarray(IDS).ravel()
-
-    def scattered(gradients: np.ndarray, order: np.ndarray) -> bytes:
-        table = np.zeros((WORDS, SIZE), np.float32)
-        np.add.at(table, ids[order], gradients[order])
-        return table.tobytes()
-
-    orders = [np.random.default_rng(seed).permutation(len(ids)) for seed in range(20)]
-    assert len({scattered(found, order) for order in orders}) == 1
-    plain = np.asarray(D).reshape(-1, SIZE)
-    assert len({scattered(plain, order) for order in orders}) > 1  # which is what this prevents
+def test_no_number_is_scattered_on_an_accelerator():
+    text = jax.jit(lambda d, ids: gathered(d, ids, WORDS)).lower(D.reshape(-1, SIZE), IDS.ravel())
+    scatters = [line for line in text.as_text().splitlines() if '"stablehlo.scatter"' in line]
+    assert len(scatters) == 1  # of places, each of them once: no order matters
+    assert "unique_indices = true" in scatters[0]
 
 
 def test_on_a_cpu_it_is_the_gradient_of_a_plain_table_bit_by_bit():
@@ -51,9 +45,12 @@ def test_on_a_cpu_it_is_the_gradient_of_a_plain_table_bit_by_bit():
 
 
 def test_lanes_side_by_side_keep_their_ids_apart():
-    both = jax.vmap(at_first_places)(jnp.stack([D, 2 * D]), jnp.stack([IDS, IDS[::-1]]))
-    assert np.array_equal(both[0], at_first_places(D, IDS))
-    assert np.array_equal(both[1], at_first_places(2 * D, IDS[::-1]))
+    def lane(d: Array, ids: Array) -> Array:
+        return gathered(d.reshape(-1, SIZE), ids.ravel(), WORDS)
+
+    both = jax.vmap(lane)(jnp.stack([D, 2 * D]), jnp.stack([IDS, IDS[::-1]]))
+    assert np.array_equal(both[0], lane(D, IDS))
+    assert np.array_equal(both[1], lane(2 * D, IDS[::-1]))
 
 
 def test_an_accelerator_adds_up_in_float32_whatever_the_precision_of_products():

@@ -147,10 +147,12 @@ def _without_gradient(unit: Unit, recurrent: Array, z: Array) -> Array:
         h, c = state
         uh = product(h, u).reshape(len(h), -1, hidden + more)[:, :, :hidden]
         c, m = by_gate(c, z + uh.reshape(z.shape))
-        return (jnp.pad(m, ((0, 0), (0, more))), c), m
+        h = rounded_factor(jnp.pad(m, ((0, 0), (0, more))))
+        return (h, c), h
 
-    start = tuple(jnp.zeros((z.shape[1], size), z.dtype) for size in (hidden + more, hidden))
-    return _loop(step, start, z)
+    rows = z.shape[1]
+    start = rounded_factor(jnp.zeros((rows, hidden + more), z.dtype)), jnp.zeros((rows, hidden))
+    return _loop(step, start, z)[:, :, :hidden].astype(z.dtype)
 
 
 # With gradients batches are small, and reading U is what counts; without, the products are.
