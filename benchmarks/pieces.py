@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pieces of a step of the LSTM, each by itself and in the ways it could be done, on a card.
 
-    python benchmarks/pieces.py [--lanes 25] [--batch 16] [--repeats 5] [--json FILE]
+    python benchmarks/pieces.py [--piece "time loops"] [--lanes 25] [--batch 16] [--repeats 5] [--json FILE]
         [--small]          a check on a CPU: tiny, and with kernels interpreted
 
 The first way of a piece is the plain one, which models go elsewhere than on a card. Of the others
@@ -13,7 +13,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -206,10 +206,12 @@ def off_by(result: Any, first: Any) -> float:
     return max(float(jnp.abs(a - b).max() / jnp.abs(b).max()) for a, b in pairs)
 
 
-def rows(sizes: Sizes, small: bool, repeats: int) -> Iterator[dict[str, Any]]:
+def rows(
+    titles: Sequence[str], sizes: Sizes, small: bool, repeats: int
+) -> Iterator[dict[str, Any]]:
     """A row of the table for each way of each piece; the first way of a piece must succeed."""
-    for title, make in PIECES.items():
-        piece = make(sizes, small)
+    for title in titles:
+        piece = PIECES[title](sizes, small)
         first: Any = None
         for name, way in piece.ways.items():
             try:
@@ -233,6 +235,7 @@ def line(row: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--piece", nargs="+", default=list(PIECES), choices=list(PIECES))
     parser.add_argument("--lanes", type=int, default=25)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=5)
@@ -243,7 +246,7 @@ def main() -> None:
     if options.small:
         sizes = Sizes(lanes=10, batch=32, time=4, words=300, hidden=16)
     found = []
-    for row in rows(sizes, options.small, options.repeats):
+    for row in rows(options.piece, sizes, options.small, options.repeats):
         print(line(row), flush=True)  # noqa: T201
         found.append(row)
     if options.json:
