@@ -184,7 +184,7 @@ def compile_evaluation(
         )
         for name, array in data.examples.items()
     }
-    _compiled(model, keeping).ready(params, examples)
+    _compiled(model, keeping).compile(params, examples)
 
 
 def _by_example(model: Model, number: int) -> bool:

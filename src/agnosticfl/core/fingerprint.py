@@ -73,6 +73,7 @@ def is_known(thing: Any) -> bool:
 def is_traced(array: Any) -> bool:
     """Whether it stands for a value in a trace that is under way."""
     from jax.core import Tracer
+
     return isinstance(array, Tracer)
 
 
@@ -113,6 +114,8 @@ def _taken_apart(thing: Any) -> tuple[tuple[str, ...], list[Any]]:
 
 
 def _known_by_itself(thing: Any) -> tuple[tuple[str, ...], list[Any]] | None:
+    if isinstance(thing, jax.tree_util.PyTreeDef):
+        return ("tree", str(thing.num_leaves)), [thing.node_data(), *thing.children()]
     if _is_global(thing):  # what `jax.jit` makes, say
         return ("global", _home(thing.__module__), thing.__qualname__), []
     if hasattr(type(thing), "made_of"):

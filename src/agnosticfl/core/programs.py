@@ -63,10 +63,22 @@ class Program:
     def __call__(self, *args: Any) -> Any:
         if _folder is None:
             return self._traced(*args)
-        return self.ready(*args)(*args)
+        return self._ready_for(*args)(*args)
 
-    def ready(self, *args: Any) -> Callable[..., Any]:
-        """What computes it for arguments like these, of which shapes are enough."""
+    def compile(self, *args: Any) -> None:
+        """Makes it ready for arguments like these, of which shapes are enough."""
+        if self._ready_for(*args) is self._traced:
+            self.lower(*args).compile()
+
+    def trace(self, *args: Any) -> Any:
+        """As `jax.jit` does it."""
+        return self._traced.trace(*args)
+
+    def lower(self, *args: Any) -> Any:
+        """The same."""
+        return self._traced.lower(*args)
+
+    def _ready_for(self, *args: Any) -> Callable[..., Any]:
         leaves, structure = jax.tree.flatten(args)
         if _folder is None or not all(map(_is_usual, leaves)):
             return self._traced

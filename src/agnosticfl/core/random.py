@@ -30,7 +30,7 @@ def example_order(
     return (bits & np.uint64(2**32 - 1)).astype(np.int64)
 
 
-def any_key() -> jax.ShapeDtypeStruct:
+def any_key() -> "jax.ShapeDtypeStruct":
     """What stands for a key where only shapes count, and none need be made."""
     return jax.eval_shape(jax.random.key, 0)
 
