@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command-line program remembers between runs: compiled rounds, numbers of lanes.
+"""What the command-line program remembers between runs: compiled programs, numbers of lanes.
 
 All of it can be made again: the folder may be deleted at any time. Library use has no such memory
 unless it sets one up (`jax_compilation_cache_dir`).
