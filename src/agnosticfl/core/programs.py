@@ -28,7 +28,7 @@ from agnosticfl.core.surroundings import PACKAGE, settings, source_of, surroundi
 from agnosticfl.core.tree import PyTree
 from agnosticfl.spans import span
 
-HIT = "/jax/compilation_cache/cache_hits"  # what JAX says of a program that it need not compile
+NEW = "/jax/compilation_cache/cache_misses"  # what JAX says of a program that it compiled
 
 # Kernels from outside of XLA that are ready as soon as JAX is. Others are made ready by lowering
 # what calls them: LAPACK's would be called at address 0.
@@ -98,8 +98,29 @@ class Program:
         note = folder / f"{key}.traced"
         with span("loading compiled"):
             name, *trees = kept.read(note) or (None,)
-            found = _loaded(folder / f"{name}.compiled", trees) if name else None
-        return found or self._compiled(folder, args, forms, note)
+            file = folder / f"{name}.compiled"
+            found = _loaded(file, trees) if name else None
+        if found is None:
+            return self._compiled(folder, args, forms, note)
+        return self._tried(found, note, file)
+
+    def _tried(self, found: Callable[..., Any], *files: Path) -> Callable[..., Any]:
+        """What was loaded, until it turns out that it cannot run: then it is traced after all."""
+
+        def first(*args: Any) -> Any:
+            if used[0] is not first:
+                return used[0](*args)
+            try:
+                result, used[0] = jax.block_until_ready(found(*args)), found
+            except Exception:  # if it is the arguments' fault it will be said again
+                for file in files:
+                    file.unlink(missing_ok=True)
+                used[0] = self._traced
+                result = self._traced(*args)
+            return result
+
+        used: list[Callable[..., Any]] = [first]
+        return first
 
     def _compiled(self, folder: Path, args: Any, forms: Any, note: Path) -> Callable[..., Any]:
         """Traces it, and keeps what was compiled for the next process."""
@@ -114,12 +135,14 @@ class Program:
         name = fingerprint(words, self._options, [*map(str, told)], surroundings()).hex()
         file, trees = folder / f"{name}.compiled", (lowered.in_tree, lowered.out_tree)
         found = _loaded(file, trees)
-        if found is None:
-            before, found = _hits(), lowered.compile()
-            if _hits() > before:  # what was loaded cannot be kept: a CPU's lacks functions then
-                return found
+        if found is not None:
+            kept.write(note, lambda: (name, *trees))
+            return self._tried(found, note, file)
+        before, found = _compiled_so_far(), lowered.compile()
+        # If JAX had it, it cannot be kept again: functions of what was loaded get lost.
+        if _compiled_so_far() > before:
             kept.write(file, lambda: _executables().serialize(found)[0])
-        kept.write(note, lambda: (name, *trees))
+            kept.write(note, lambda: (name, *trees))
         return found
 
 
@@ -215,16 +238,16 @@ def _loaded(file: Path, trees: Any) -> Callable[..., Any] | None:
         return None
 
 
-def _hits() -> int:
-    """How many programs this thread did not compile, since JAX's own cache had them."""
+def _compiled_so_far() -> int:
+    """How many programs this thread compiled, and did not find in memory or in JAX's own cache."""
     _listen()
-    return getattr(_heard, "hits", 0)
+    return getattr(_heard, "compiled", 0)
 
 
 @functools.cache
 def _listen() -> None:
     def notice(event: str, **_: Any) -> None:
-        if event == HIT:
-            _heard.hits = getattr(_heard, "hits", 0) + 1
+        if event == NEW:
+            _heard.compiled = getattr(_heard, "compiled", 0) + 1
 
     jax.monitoring.register_event_listener(notice)
