@@ -10,6 +10,8 @@ import jax
 import pytest
 from hypothesis import settings
 
+from agnosticfl.core import programs
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -46,6 +48,13 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files at the top take longest: with them first, no worker ends alone with one."""
     items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
+
+
+@pytest.fixture(autouse=True)
+def _no_programs_of_others():
+    """A command that a test has called leaves no memory of programs to the next test."""
+    yield
+    programs.keep_in(None)
 
 
 @pytest.fixture(autouse=True)

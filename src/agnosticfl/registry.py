@@ -27,6 +27,9 @@ from agnosticfl.errors import BadInput, check
 from agnosticfl.options import check_options, options_of
 
 F = TypeVar("F")
+OWN = __name__.partition(".")[0]
+
+_foreign: list[str] = []  # modules of others that were loaded by a name
 
 
 class Registry:
@@ -146,6 +149,7 @@ def imported(name: str, what: str) -> Any:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
+    _notice(module)
     try:
         there = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -171,6 +175,19 @@ def imported(name: str, what: str) -> Any:
     return found
 
 
+def has_foreign() -> bool:
+    """Whether code of somebody else was loaded by a name; it can change what all other code does.
+
+    The files of the program's own rooms do not count.
+    """
+    return bool(_foreign)
+
+
+def _notice(module: str) -> None:
+    if module.partition(".")[0] != OWN:
+        _foreign.append(module)
+
+
 def _line_of(error: Exception) -> str:
     """Which line of somebody's module failed; nothing if it cannot be read at all."""
     for frame in traceback.extract_tb(error.__traceback__):
@@ -180,6 +197,7 @@ def _line_of(error: Exception) -> str:
 
 
 def _loaded(point: importlib.metadata.EntryPoint, what: str) -> Any:
+    _notice(point.module)
     try:
         return point.load()
     except Exception as error:  # somebody's package may fail in any way

@@ -105,6 +105,17 @@ def test_no_round_of_noised_or_compressed_contributions_is_played_before_the_fir
     assert cohorts == asked
 
 
+def test_the_next_seed_plays_no_round_before_its_first(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(processes, "may_work_beside_rounds", lambda: True)
+    shared, cohorts = Shared(), list[int]()
+    for seed in range(2):
+        built = build(config("synthetic-images"), None, None, shared)
+        built = built._replace(config=resolve("synthetic-images", seed=seed, sets=SMALL))
+        noted = built.algorithm._replace(cohort=cohorts.append)
+        compile_first_round(built._replace(algorithm=noted))()
+    assert cohorts == [1]
+
+
 def test_a_private_run_is_not_played_ahead():
     private = resolve("toy", rounds=2, sets=["dp.epsilon=8", "dp.delta=1e-3", "dp.clip=1"])
     asked: list[Config] = []

@@ -142,7 +142,7 @@ def compare(
     )
     from agnosticfl.runs import compare as comparison
     from agnosticfl.runs.build import build
-    from agnosticfl.runs.cache import cache_folder
+    from agnosticfl.runs.cache import cache_folder, remember_compilations
     from agnosticfl.runs.resolve import resolve
     from agnosticfl.runs.shared import Shared
 
@@ -151,6 +151,7 @@ def compare(
     _check_which(which, resolve(task, "fedavg", sets=settings))
     folder = out or Path("runs") / f"compare-{Path(task).stem}"
     make_built = functools.partial(build, shared=Shared())
+    remember_compilations(cache_folder(cache))  # before anything is built to be checked
     with stop_on_signals() as should_stop:
         summaries = comparison.compare(
             task,

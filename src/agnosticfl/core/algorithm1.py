@@ -20,6 +20,7 @@ from agnosticfl.core import tree
 from agnosticfl.core.channel import PLAIN, Channel, with_bounded_alpha, with_unit_alpha
 from agnosticfl.core.contribution import Broadcast, ClientSum, SumOverClients, Total, usable
 from agnosticfl.core.model import Model, Params
+from agnosticfl.core.programs import Program
 from agnosticfl.core.random import server_key, step_key
 from agnosticfl.core.state import RoundInfo, ServerState, Window
 from agnosticfl.core.tree import PyTree
@@ -68,7 +69,7 @@ def one_exchange(
         encoded = sum_over_clients(sent, cohort)
         return server_half(state, alpha, encoded)
 
-    @jax.jit  # a part of the compiled round, or compiled by itself where clients are not
+    @Program  # a part of the compiled round, or compiled by itself where clients are not
     def server_half(
         state: ServerState, alpha: Array, encoded: Total
     ) -> tuple[ServerState, RoundInfo]:

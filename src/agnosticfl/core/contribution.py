@@ -4,11 +4,13 @@
 A contribution is what a client adds, a message what it sends of that, a total the sum of many.
 """
 
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from agnosticfl.core import tree
 from agnosticfl.core.lazy_jax import Array, jax, jnp
 from agnosticfl.core.model import Model, Params
+from agnosticfl.core.programs import shapes_of
+from agnosticfl.core.random import any_key
 from agnosticfl.core.tree import PyTree
 
 ChannelState: TypeAlias = PyTree  # what a channel carries from round to round
@@ -50,11 +52,12 @@ class SumOverClients(Protocol[Laid]):
 def contribution_shapes(model: Model, num_domains: int) -> ClientSum:
     """Shapes and types of what a client contributes, for the builder of a channel."""
 
-    def zeros() -> ClientSum:
-        one, each = jnp.zeros(()), jnp.zeros(num_domains)
-        return ClientSum(model.init(jax.random.key(0)), one, each, each, one)
+    one, each = (_numbers(shape) for shape in ((), (num_domains,)))
+    return ClientSum(shapes_of(model.init, any_key()), one, each, each, one)
 
-    return jax.eval_shape(zeros)
+
+def _numbers(shape: tuple[int, ...]) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def report(domain_loss: Array, domain_count: Array) -> ClientSum:

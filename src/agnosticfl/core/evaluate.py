@@ -17,6 +17,8 @@ from agnosticfl.core.federated import FederatedData, slices
 from agnosticfl.core.lazy_jax import jax, numpy_of
 from agnosticfl.core.metrics import Mean, Reading, reading
 from agnosticfl.core.model import Examples, Model, Params
+from agnosticfl.core.programs import Program, shapes_of
+from agnosticfl.core.random import any_key
 from agnosticfl.errors import check, choose
 from agnosticfl.registry import METRICS
 
@@ -182,7 +184,7 @@ def compile_evaluation(
         )
         for name, array in data.examples.items()
     }
-    _compiled().lower(model, params, examples, keeping).compile()
+    _compiled(model, keeping).compile(params, examples)
 
 
 def _by_example(model: Model, number: int) -> bool:
@@ -223,12 +225,12 @@ def of_one_example(
     if model.eager:
         zeros: Any = {name: np.zeros(*form) for name, form in forms.items()}
         return function(model.init(None), zeros)  # type: ignore[arg-type]
-    params = jax.eval_shape(model.init, jax.random.key(0))
+    params = shapes_of(model.init, any_key())
     example: Any = {
         name: jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(dtype))
         for name, (shape, dtype) in forms.items()
     }
-    return jax.eval_shape(function, params, example)
+    return shapes_of(function, params, example)
 
 
 def some_clients(data: FederatedData, number: int, seed: int) -> np.ndarray:
@@ -261,19 +263,21 @@ def worst_domain(
 
 
 def _found(model: Model, params: Params, examples: Examples, keeping: bool) -> Any:
-    return (_per_example if model.eager else _compiled())(model, params, examples, keeping)
+    if model.eager:
+        return _per_example(model, keeping, params, examples)
+    return _compiled(model, keeping)(params, examples)
 
 
-@functools.cache  # once for a model, whoever evaluates it
-def _compiled() -> Any:
+@functools.lru_cache(16)  # once for a model, whoever evaluates it
+def _compiled(model: Model, keeping: bool) -> Program:
     # To write products of its own and time them takes this compiler twenty times as long as all
     # else here. It pays for the hundreds of rounds of a run, and not for its few evaluations.
     options = for_nvidia(xla_gpu_enable_triton_gemm=False)
-    return jax.jit(_per_example, static_argnums=(0, 3), compiler_options=options)
+    return Program(functools.partial(_per_example, model, keeping), compiler_options=options)
 
 
 def _per_example(
-    model: Model, params: Params, examples: Examples, keeping: bool
+    model: Model, keeping: bool, params: Params, examples: Examples
 ) -> tuple[Mapping[str, Mean], tuple[Any, Any]]:
     """The metrics made of sums and, if they are to be kept, what the model said and should have."""
     loss = model.per_example_loss(params, examples, None)

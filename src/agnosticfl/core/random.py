@@ -30,6 +30,11 @@ def example_order(
     return (bits & np.uint64(2**32 - 1)).astype(np.int64)
 
 
+def any_key() -> "jax.ShapeDtypeStruct":
+    """What stands for a key where only shapes count, and none need be made."""
+    return jax.eval_shape(jax.random.key, 0)
+
+
 def random_bits(*words: int | np.ndarray) -> np.ndarray:
     """64 random bits for each tuple of (broadcast) integers: SplitMix64, word after word.
 

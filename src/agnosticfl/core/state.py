@@ -13,6 +13,7 @@ from agnosticfl.core import tree
 from agnosticfl.core.channel import ChannelReport
 from agnosticfl.core.contribution import ChannelState
 from agnosticfl.core.model import Params
+from agnosticfl.core.programs import program_of
 from agnosticfl.core.tree import PyTree
 from agnosticfl.core.weight_rule import RuleState, WeightRule, check_domain_weights
 from agnosticfl.errors import check
@@ -90,7 +91,7 @@ def init_state(
     weights = weight_rule.first(jnp.asarray(given), first)  # λ_0, unless it follows the counts
     return ServerState(
         params=params,
-        opt_state=server_optimizer.init(params),
+        opt_state=program_of(server_optimizer.init)(params),
         domain_weights=weights,
         rule_state=weight_rule.init(weights),
         window=Window(jnp.tile(first, (window_size, 1)), first),

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine that suits the model and the device. All of them give the same numbers."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from agnosticfl.core.federated import FederatedData
-from agnosticfl.core.model import Model
+from agnosticfl.core.model import Examples, Model, Params
+from agnosticfl.core.programs import learned, shapes_of
+from agnosticfl.core.random import any_key
 from agnosticfl.core.sampling import Sampler
 from agnosticfl.core.work import ClientWork
 from agnosticfl.engines.base import Engine
@@ -55,6 +58,10 @@ def auto_engine(
 def has_convolution(model: Model, data: FederatedData) -> bool:
     """Whether the loss of one example takes a convolution."""
     one = {name: array[:1] for name, array in data.examples.items()}
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    trace = jax.make_jaxpr(lambda w, e: model.per_example_loss(w, e, None))(params, one)
+    params = shapes_of(model.init, any_key())
+    return learned(_convolves, model.per_example_loss, params, one)
+
+
+def _convolves(loss: Callable[..., Any], params: Params, one: Examples) -> bool:
+    trace = jax.make_jaxpr(lambda w, e: loss(w, e, None))(params, one)
     return "conv_general_dilated" in str(trace)

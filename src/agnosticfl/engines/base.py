@@ -12,6 +12,7 @@ import numpy as np
 from agnosticfl.core.compiling import for_nvidia
 from agnosticfl.core.contribution import SumOverClients
 from agnosticfl.core.federated import FederatedData
+from agnosticfl.core.programs import Program
 from agnosticfl.core.sampling import Sampler
 from agnosticfl.core.state import RoundInfo, ServerState
 from agnosticfl.core.tree import PyTree
@@ -49,7 +50,7 @@ class Blocks(NamedTuple, Generic[C]):
 
 
 def compiled(function: F, **options: Any) -> F:
-    """`jax.jit`, with loops that an NVIDIA card runs by itself, without asking the host.
+    """A `Program` with loops that an NVIDIA card runs by itself, without asking the host.
 
     Kernels of which none needs what the other computes may run at the same time: most of a step's
     are too short to fill a card.
@@ -58,7 +59,7 @@ def compiled(function: F, **options: Any) -> F:
     on_card = for_nvidia(
         xla_gpu_enable_command_buffer=kinds, xla_gpu_command_buffer_scheduling_mode="CONCURRENT"
     )
-    return jax.jit(function, compiler_options=on_card, **options)  # type: ignore[return-value]
+    return Program(function, compiler_options=on_card, **options)  # type: ignore[return-value]
 
 
 def remembered(make: F) -> F:

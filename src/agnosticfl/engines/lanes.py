@@ -23,7 +23,8 @@ from agnosticfl.core.algorithm1 import local_step
 from agnosticfl.core.channel import is_plain
 from agnosticfl.core.contribution import Broadcast, SumOverClients, Total
 from agnosticfl.core.federated import FederatedData
-from agnosticfl.core.random import client_key, step_key
+from agnosticfl.core.programs import program_of, shapes_of
+from agnosticfl.core.random import any_key, client_key, step_key
 from agnosticfl.core.sampling import Sampler
 from agnosticfl.core.work import ClientWork, local_start
 from agnosticfl.engines.base import Blocks, Engine, Stacked, as_it_is, compiled, remembered
@@ -101,7 +102,7 @@ def lanes_engine(
       pool: how all examples come onto a device, where they fit.
     """
     check(lanes is None or lanes >= 1, f"number of lanes is {lanes}; it must be at least 1")
-    size = tree.size(jax.eval_shape(work.model.init, jax.random.key(0)))
+    size = tree.size(shapes_of(work.model.init, any_key()))
     group = model_devices or 1
     check(
         group == 1 or size > TINY,
@@ -252,7 +253,7 @@ def training_seconds(work: ClientWork, planner: Planner, parts: int, number: int
     layouts = plan.layouts(planner, cohorts, number, narrow)
     cohort, layout = tree.row((cohorts, layouts), 0)
     packed = jax.device_put(LaneCohort(*feed.of_cohort(planner.data, cohort), layout))
-    params, alpha = jax.jit(work.model.init)(jax.random.key(0)), jnp.ones(work.num_domains)
+    params, alpha = program_of(work.model.init)(jax.random.key(0)), jnp.ones(work.num_domains)
     sent = Broadcast(params, alpha, work.channel.init())
     stats = with_weights(alpha, jnp.zeros(cohort.domain_count.shape), cohort)
 
@@ -276,7 +277,7 @@ def training_seconds(work: ClientWork, planner: Planner, parts: int, number: int
 def _case(work: ClientWork, planner: Planner) -> Any:
     """What the fastest number of lanes depends on, in words that a file can hold."""
     one = {name: array[:1] for name, array in planner.data.examples.items()}
-    params = jax.eval_shape(work.model.init, jax.random.key(0))
+    params = shapes_of(work.model.init, any_key())
     shapes = [f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves((params, one))]
     config: Any = jax.config
     device = [jax.devices()[0].device_kind, jax.__version__, config.jax_default_matmul_precision]

@@ -20,6 +20,7 @@ from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.ledger import Bytes
 from agnosticfl.core.model import Model
 from agnosticfl.core.precision import in_precision
+from agnosticfl.core.programs import program_of
 from agnosticfl.core.sampling import Sampler
 from agnosticfl.core.state import RoundInfo, ServerState, init_state
 from agnosticfl.core.tree import PyTree
@@ -158,7 +159,7 @@ class Parts:
 
     def init(self) -> ServerState:
         """The state before round 1."""
-        params = jax.jit(self.model.init)(jax.random.key(self.seed))
+        params = program_of(self.model.init)(jax.random.key(self.seed))
         state = init_state(
             params,
             self.server_steps,

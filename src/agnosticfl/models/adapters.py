@@ -2,6 +2,7 @@
 """A model from a module of a neural-network library."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 from jax import Array
 
+from agnosticfl.core.fingerprint import is_known
 from agnosticfl.core.metrics import Mean, Outputs
 from agnosticfl.core.model import (
     Examples,
@@ -19,7 +21,8 @@ from agnosticfl.core.model import (
     own_readings,
     with_forward,
 )
-from agnosticfl.errors import check, require
+from agnosticfl.core.programs import learned
+from agnosticfl.errors import BadInput, check, require
 
 
 def from_nnx(
@@ -49,21 +52,19 @@ def from_nnx(
     """
     from flax import nnx  # here, so that the core needs no neural-network library
 
-    structure = nnx.state(nnx.eval_shape(lambda: create(nnx.Rngs(0))))
-    for path, leaf in nnx.to_flat_state(structure):
-        check(
-            isinstance(leaf, nnx.Param | nnx.RngState),
-            f"the module's {'.'.join(map(str, path))} is a {type(leaf).__name__}; only parameters"
-            " and random keys are allowed (batch statistics are not federated)",
+    for name, kind in learned(_not_trained, create):
+        raise BadInput(
+            f"the module's {name} is a {kind}; only parameters and random keys are allowed"
+            " (batch statistics are not federated)"
         )
 
     def init(key: Array) -> Params:
         return nnx.to_pure_dict(nnx.state(create(nnx.Rngs(key)), nnx.Param))
 
+    made_once = functools.cache(functools.partial(_made_once, create))
+
     def module_with(params: Params, key: Array | None) -> Any:
-        # A fresh module gives each layer a random stream of its own from `key`. Its initial
-        # weights are replaced before use, so the compiler leaves their computation out.
-        module = create(nnx.Rngs(jax.random.key(0) if key is None else key))
+        module = made_once()(key) if is_known(create) else _fresh(create, key)
         nnx.update(module, params)
         (module.eval if key is None else module.train)()
         return module
@@ -78,6 +79,50 @@ def from_nnx(
         readings=own_readings(higher_is_better),
     )
     return with_forward(model, forward and evaluated(forward), outputs, wanted, metrics)
+
+
+def _fresh(create: Callable[[Any], Any], key: Array | None) -> Any:
+    """A new module. Its initial weights are replaced before use: the compiler leaves them out."""
+    from flax import nnx
+
+    return create(nnx.Rngs(jax.random.key(0) if key is None else key))
+
+
+def _made_once(create: Callable[[Any], Any]) -> Callable[[Array | None], Any]:
+    """The same for modules that are all alike, made without tracing initial weights each time.
+
+    Each layer has a random stream of its own from the key, if any of them has one at all.
+    """
+    from flax import nnx
+
+    kind, structure = nnx.split(nnx.eval_shape(lambda: create(nnx.Rngs(0))))
+
+    @jax.jit  # traced once, wherever it is called
+    def streams(key: Array) -> Any:
+        return nnx.state(create(nnx.Rngs(key)), nnx.RngState)
+
+    random = bool(nnx.to_flat_state(nnx.filter_state(structure, nnx.RngState)))
+
+    def make(key: Array | None) -> Any:
+        # What is in `structure` may be changed only where it was made: here it is made again.
+        module = nnx.merge(kind, jax.tree.map(lambda leaf: leaf, structure))
+        if random and key is not None:
+            nnx.update(module, streams(key))
+        return module
+
+    return make
+
+
+def _not_trained(create: Callable[[Any], Any]) -> list[tuple[str, str]]:
+    """Name and type of whatever a NNX module has beside parameters and random keys."""
+    from flax import nnx
+
+    structure = nnx.state(nnx.eval_shape(lambda: create(nnx.Rngs(0))))
+    return [
+        (".".join(map(str, path)), type(leaf).__name__)
+        for path, leaf in nnx.to_flat_state(structure)
+        if not isinstance(leaf, nnx.Param | nnx.RngState)
+    ]
 
 
 def from_linen(

@@ -7,7 +7,8 @@ An accelerator's programs take a host a core and many seconds each, and it has m
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
@@ -22,6 +23,9 @@ from agnosticfl.runs.config import Config
 from agnosticfl.spans import span
 
 BESIDE = 0.02  # of a device's memory may lanes' models take; a round takes some times that
+
+# Rounds that were compiled here, or are: those that another seed of a run has, too.
+_begun: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 MakeBuilt: TypeAlias = Callable[[Config, int | None, Tuner | None], Built]
 Wait: TypeAlias = Callable[[], None]  # until it is done
@@ -38,12 +42,16 @@ def compile_first_round(built: Built) -> Wait:
 
     The round is played with zeros in place of a state, and forgotten; whatever goes wrong is left
     for the run to say. Nothing is done for a model so large that there might be no room, nor for
-    contributions that are noised, masked or compressed.
+    contributions that are noised, masked or compressed, nor for the next seed of the same run.
     """
     config, algorithm = built.config, built.algorithm
+    examples = built.data.train.domain  # of other data a round has other shapes
+    if _begun.get(algorithm.round) is examples:
+        return lambda: None
     plain = (config.dp, config.secure, config.compress) == (None, None, None)
     if not plain or algorithm.block is not None or not processes.may_work_beside_rounds():
         return lambda: None
+    _begun[algorithm.round] = examples
 
     def play() -> None:
         with contextlib.suppress(Exception), span("compiling ahead"):

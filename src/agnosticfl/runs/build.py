@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import jax
 import msgspec
 import optax
 
@@ -19,6 +18,8 @@ from agnosticfl.core.federated import FederatedData, Splits
 from agnosticfl.core.metrics import Reading
 from agnosticfl.core.model import Model
 from agnosticfl.core.precision import model_in_precision
+from agnosticfl.core.programs import shapes_of
+from agnosticfl.core.random import any_key
 from agnosticfl.engines.base import EngineBuilder
 from agnosticfl.engines.helpers.tuning import Tuner
 from agnosticfl.engines.reporters import Reporters
@@ -189,7 +190,7 @@ def _algorithm(config: Config, parts: Parts) -> Algorithm:
 
 def model_shapes(model: Model) -> dict[str, str]:
     """Name -> type and shape of each array of the parameters."""
-    return tree.shapes(jax.eval_shape(model.init, jax.random.key(0)))
+    return tree.shapes(shapes_of(model.init, any_key()))
 
 
 def build_engine(

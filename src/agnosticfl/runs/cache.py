@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command-line program remembers between runs: compiled rounds, numbers of lanes.
+"""What the command-line program remembers between runs: compiled programs, numbers of lanes.
 
 All of it can be made again: the folder may be deleted at any time. Library use has no such memory
 unless it sets one up (`jax_compilation_cache_dir`).
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+
+from agnosticfl.core import programs
 
 VARIABLE = "AGNOSTICFL_CACHE"  # a folder, or "off"
 
@@ -26,6 +28,7 @@ def cache_folder(wanted: bool = True) -> Path | None:
 def remember_compilations(folder: Path | None) -> None:
     """Keeps compiled computations below `folder`, unless the user has told JAX where to."""
     config: Any = jax.config
+    programs.keep_in(None if folder is None else folder / "programs")
     if folder is None or config.jax_compilation_cache_dir is not None:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))

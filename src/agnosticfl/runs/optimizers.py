@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from agnosticfl.core.optimizers import proximal, shrinking
-from agnosticfl.errors import check, choose
+from agnosticfl.errors import BadInput, check, choose
 from agnosticfl.options import Option, Positive, check_options, check_value, options_of
 from agnosticfl.registry import imported
 
@@ -89,11 +89,11 @@ def _maker(name: str, where: str) -> Callable[..., optax.GradientTransformation]
     make = imported(name, where) if ":" in name else getattr(optax, name, None)
     if make is None or name.startswith("_") or not _has_rate(make):
         choose(name, optimizer_names(), where)
-    check(
-        _fits(make),
-        f"{where} {name!r} needs more than a gradient at every step (the value of the loss, say);"
-        f" allowed: {', '.join(optimizer_names())}",
-    )
+    if not _fits(make):
+        raise BadInput(
+            f"{where} {name!r} needs more than a gradient at every step (the value of the loss,"
+            f" say); allowed: {', '.join(optimizer_names())}"
+        )
     return make  # type: ignore[return-value]
 
 
