@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pieces of a step of the LSTM, each by itself and in the ways it could be done, on a card.
 
-    python benchmarks/pieces.py [--piece "time loops"] [--lanes 25] [--batch 16] [--repeats 5] [--json FILE]
+    python benchmarks/pieces.py [--piece "time loops"] [--lanes 25] [--batch 16] [--repeats 5]
+        [--json FILE]
         [--small]          a check on a CPU: tiny, and with kernels interpreted
 
 The first way of a piece is the plain one, which models go elsewhere than on a card. Of the others
@@ -37,9 +38,8 @@ BLOCKS = {
     "d_x not in shares": ON_CARD._replace(d_x=Blocks(64, 128, 4, 2)),
     "d_x in 3 shares": ON_CARD._replace(d_x=Blocks(64, 128, 4, 2, 3)),
     "d_x in 4 shares": ON_CARD._replace(d_x=Blocks(64, 128, 4, 2, 4)),
-    "forward in 2 shares": ON_CARD._replace(forward=Blocks(32, 256, 4, 3, 2)),
-    "forward in 3 shares": ON_CARD._replace(forward=Blocks(32, 256, 4, 3, 3)),
-    "forward, more tokens": ON_CARD._replace(forward=Blocks(64, 128, 4, 3, 2)),
+    "forward not in shares": ON_CARD._replace(forward=Blocks(64, 128, 4, 3)),
+    "forward, fewer tokens": ON_CARD._replace(forward=Blocks(32, 256, 4, 3)),
     "d_w, more tokens": ON_CARD._replace(d_w=Blocks(64, 64, 4, 2)),
     "d_w, fewer stages": ON_CARD._replace(d_w=Blocks(32, 128, 4, 1)),
     "d_w, more stages": ON_CARD._replace(d_w=Blocks(32, 128, 4, 3)),

@@ -95,7 +95,7 @@ def test_kernels_are_for_nvidia_bf16_and_what_fits(
 
 def test_tokens_that_are_no_whole_blocks_are_refused():
     fused = fused_loss(ON_CARD, jnp.float32, interpret=True)
-    with pytest.raises(ValueError, match="65 tokens are no multiple of a block of 32"):
+    with pytest.raises(ValueError, match="65 tokens are no multiple of a block of 64"):
         fused(
             jnp.ones((1, 65, 16)), jnp.ones((1, 16, 8)), jnp.ones((1, 8)), jnp.zeros((1, 65), int)
         )

@@ -46,7 +46,7 @@ class Ways(NamedTuple):
 
 
 # The fastest of those that were tried on an H200 (benchmarks/pieces.py).
-ON_CARD = Ways(Blocks(32, 256, 4, 3), Blocks(64, 128, 4, 2, 2), Blocks(32, 128, 4, 2))
+ON_CARD = Ways(Blocks(64, 128, 4, 3, 2), Blocks(64, 128, 4, 2, 2), Blocks(32, 128, 4, 2))
 TOKENS = max(blocks.tokens for blocks in ON_CARD)  # a power of two, as all of them
 
 
