@@ -74,7 +74,7 @@ def test_clients_side_by_side_have_the_losses_that_each_has_alone():
     ],
 )
 @pytest.mark.parametrize("model", [lstm, cifg])
-def test_kernels_are_for_nvidia_bf16_and_what_fits(
+def test_kernels_are_for_hopper_bf16_and_what_fits(
     model: Any, precision: str, length: int, embedding: int, expected: bool,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
@@ -89,7 +89,7 @@ def test_kernels_are_for_nvidia_bf16_and_what_fits(
         return "pallas_call" in str(traced)
 
     assert not uses_kernels()  # on this CPU
-    monkeypatch.setattr(compiling, "on_nvidia", lambda: True)
+    monkeypatch.setattr(compiling, "on_hopper", lambda: True)
     assert uses_kernels() == expected
 
 

@@ -91,8 +91,8 @@ def test_a_client_that_shares_its_weights_is_like_one_that_has_its_own(
     ("hidden", "gates", "rows", "expected"),
     [
         (670, 4, 16, True),  # the paper's
-        (256, 4, 1, True),
-        (255, 4, 16, False),
+        (641, 4, 1, True),
+        (640, 4, 16, False),
         (673, 4, 16, False),  # its part of U has no room in a multiprocessor
         (670, 3, 16, False),
         (670, 4, 17, False),
@@ -136,5 +136,5 @@ def test_u_stays_on_the_chip_of_a_hopper_in_bf16_where_there_are_gradients(
     function: Any = plain if gradient else layer
     # A new function each time: what JAX traced before is not what is asked for.
     traced = jax.make_jaxpr(in_precision(jax.vmap(lambda *arrays: function(*arrays)), precision))
-    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in given(2, 3, rows, 256)]
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in given(2, 3, rows, 650)]
     assert str(traced(*shapes)).count("pallas_call[") == expected

@@ -20,9 +20,10 @@ def on_nvidia() -> bool:
 
 
 def on_hopper() -> bool:
-    """Whether programs are for a whole card with chips like the H200's.
+    """Whether programs are for a whole card like the H200, for which kernels of our own are made.
 
-    Some kernels need its shared memory and products, and many multiprocessors at the same time.
+    They need its shared memory and products, some of them many multiprocessors at the same time;
+    on others they were never run.
     """
     device = jax.local_devices()[0]
     hopper = on_nvidia() and getattr(device, "compute_capability", "") == "9.0"

@@ -91,13 +91,14 @@ class CNN(nnx.Module):
 def pooled_convolution(x: Array, kernel: Array, bias: Array) -> Array:
     """The largest of each 2 × 2 of a convolution with bias and ReLU.
 
-    Kernels of our own are for NVIDIA cards; whatever they cannot do is done as elsewhere.
+    Kernels of our own are for some NVIDIA cards; whatever they cannot do is done as elsewhere.
     """
-    if compiling.on_nvidia():
+    if compiling.on_hopper():
         from agnosticfl.models.helpers import pooled_convolution as by_kernel  # others need none
 
-        if by_kernel.fits(kernel):
-            on_card = by_kernel.on_card(precision_in_use())
+        precision = precision_in_use()
+        if by_kernel.fits(kernel, precision):
+            on_card = by_kernel.on_card(precision)
             return jax.lax.platform_dependent(x, kernel, bias, cpu=convolved, default=on_card)
     return convolved(x, kernel, bias)
 

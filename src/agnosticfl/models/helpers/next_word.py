@@ -29,10 +29,10 @@ def logits_of(narrow: Narrow) -> Array:
 def losses_of(narrow: Narrow, targets: Array) -> Array:
     """The cross-entropy of each token, [n, T]; that of padding may be anything finite.
 
-    There are a hundred times as many logits as numbers in x. An NVIDIA card need not write them
+    There are a hundred times as many logits as numbers in x. Some NVIDIA cards need not write them
     down; in float32 its kernels for that would be slow.
     """
-    if compiling.on_nvidia() and is_bf16():
+    if compiling.on_hopper() and is_bf16():
         return _by_kernels(narrow, targets)
     return cross_entropy(logits_of(narrow), targets)
 

@@ -56,17 +56,13 @@ class Ways(NamedTuple):
     d_w: Kernel
 
 
-SIX, TF32, BF16 = (PRECISIONS[name] for name in ("float32", "tf32", "bf16"))
+SIX, BF16 = (PRECISIONS[name] for name in ("float32", "bf16"))
+# The fastest on an H200 (benchmarks/pieces_cnn.py). Those for tf32 have not been on a card.
 ON_CARD = {
     "float32": Ways(
         Kernel(Blocks(32, 4, 3, 1), SIX),
         "BF16_BF16_F32_X6",  # as exact as float32 (benchmarks/pieces_cnn.py)
         Kernel(Blocks(32, 4, 2, 12), TF32_X3),
-    ),
-    "tf32": Ways(
-        Kernel(Blocks(64, 4, 3, 1), TF32),
-        Kernel(Blocks(64, 4, 1, 9, 16), TF32),
-        Kernel(Blocks(32, 4, 3, 6), TF32),
     ),
     "bf16": Ways(
         Kernel(Blocks(64, 4, 2, 3), BF16),
@@ -76,11 +72,11 @@ ON_CARD = {
 }
 
 
-def fits(w: Array) -> bool:
+def fits(w: Array, precision: str) -> bool:
     """Whether the kernels can do it with this w: [down, right, c, d]."""
     sizes = zip(w.shape[2:], LARGEST, strict=True)
     powers = all(SMALLEST <= c <= largest and c & (c - 1) == 0 for c, largest in sizes)
-    return w.shape[:2] == (SIDE, SIDE) and powers
+    return precision in ON_CARD and w.shape[:2] == (SIDE, SIDE) and powers
 
 
 def on_card(precision: str) -> Way:
