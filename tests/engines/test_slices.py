@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 import optax
 import pytest
-from jax.sharding import PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 
 from agnosticfl import agnostic_fedavg, from_arrays
-from agnosticfl.core import sampling
+from agnosticfl.core import compiling, sampling
 from agnosticfl.core.contribution import Broadcast
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.model import Model
@@ -27,7 +27,7 @@ from agnosticfl.engines import auto_engine, lanes_engine, reference_engine
 from agnosticfl.engines import lanes as lanes_file
 from agnosticfl.engines.helpers import feed
 from agnosticfl.engines.helpers.shards import SAME, here
-from agnosticfl.engines.helpers.slices import AXIS, spec
+from agnosticfl.engines.helpers.slices import AXIS, divided, spec
 from agnosticfl.errors import BadInput
 from agnosticfl.models import cnn, linear, lstm
 from agnosticfl.runs.run import Stopped, run
@@ -194,3 +194,21 @@ def test_a_tiny_model_is_not_divided():
     work = ClientWork(quadratic(), OPTIMIZER, data.num_domains, batch_size=2)
     with pytest.raises(BadInput, match="model_devices is 2; a model of 1 numbers"):
         lanes_engine(work, data, sampling.uniform(6, 4, 0), 0, model_devices=2)
+
+
+def test_what_is_divided_has_no_kernels_of_our_own(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(compiling, "is_hopper", lambda: True)
+    model = cnn(classes=2)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    examples = {"x": jnp.zeros((4, 28, 28)), "y": jnp.zeros(4, jnp.int32)}
+
+    def kernels(work: ClientWork) -> int:
+        loss = work.model.per_example_loss
+        traced = jax.make_jaxpr(lambda w: loss(w, examples, jax.random.key(0)))(params)
+        return str(traced).count("pallas_call[")
+
+    work = ClientWork(model, OPTIMIZER, 2, batch_size=4)
+    assert kernels(work) == 1
+    # Of one device, since nothing runs here.
+    with jax.set_mesh(jax.make_mesh((1,), (AXIS,), axis_types=(AxisType.Auto,))):
+        assert kernels(divided(work, 2)) == 0

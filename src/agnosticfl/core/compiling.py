@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the compiler is told beyond the program."""
 
+import contextlib
+import contextvars
+from collections.abc import Generator
+
 from agnosticfl.core.lazy_jax import jax
 
 FEWEST_MULTIPROCESSORS = 64  # of a card that is no small part of one
@@ -19,12 +23,30 @@ def on_nvidia() -> bool:
     return "cuda" in jax.local_devices()[0].client.platform_version
 
 
+_IN_SLICES = contextvars.ContextVar("in_slices", default=False)
+
+
+@contextlib.contextmanager
+def in_slices() -> Generator[None]:
+    """What is traced in here is divided among devices by the compiler, which divides no kernels."""
+    before = _IN_SLICES.set(True)
+    try:
+        yield
+    finally:
+        _IN_SLICES.reset(before)
+
+
 def on_hopper() -> bool:
     """Whether programs are for a whole card like the H200, for which kernels of our own are made.
 
     They need its shared memory and products, some of them many multiprocessors at the same time;
     on others they were never run.
     """
+    return not _IN_SLICES.get() and is_hopper()
+
+
+def is_hopper() -> bool:
+    """Whether the device is such a card."""
     device = jax.local_devices()[0]
     hopper = on_nvidia() and getattr(device, "compute_capability", "") == "9.0"
     return hopper and getattr(device, "core_count", 0) >= FEWEST_MULTIPROCESSORS

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from agnosticfl.core import compiling
 from agnosticfl.core.tree import PyTree
 from agnosticfl.core.work import ClientWork
 from agnosticfl.engines.base import compiled, remembered
@@ -71,7 +72,8 @@ def divided(work: ClientWork, group: int) -> ClientWork:
         )
 
     def loss(params: Any, *others: Any) -> Any:
-        return model.per_example_loss(in_slices(params), *others)
+        with compiling.in_slices():
+            return model.per_example_loss(in_slices(params), *others)
 
     def update(gradient: Any, *others: Any, **extra: Any) -> Any:
         return in_slices(optimizer.update(in_slices(gradient), *others, **extra))
