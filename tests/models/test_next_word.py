@@ -15,9 +15,10 @@ from agnosticfl.models import cifg, lstm
 from agnosticfl.models.helpers.fused_loss import NO_WORD, ON_CARD, Blocks, Ways, fused_loss
 
 
-@pytest.mark.parametrize("words", [64, 75])  # whole blocks of words, and not
-@pytest.mark.parametrize("padding", [[], [0, 5, 6, 40], range(10, 64)])
-@pytest.mark.parametrize("shares", [1, 2])
+@pytest.mark.parametrize(
+    ("padding", "words", "shares"),  # whole blocks of words, and not
+    [([], 64, 1), ([0, 5, 6, 40], 75, 1), (range(10, 64), 64, 2), (range(10, 64), 75, 1)],
+)
 def test_loss_and_gradient_are_those_of_the_plain_formula(padding, words, shares):
     lanes, tokens, size = 2, 64, 48  # 48 is loaded as 32 and 16
     keys = jax.random.split(jax.random.key(0), 5)

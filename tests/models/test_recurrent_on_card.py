@@ -49,9 +49,10 @@ def by_kernels(u: jax.Array, z: jax.Array, d: jax.Array) -> Any:
     return h, kernels.backward(lstm_unit, packed, kept, d, interpret=True)
 
 
-@pytest.mark.parametrize("time", [1, 2, 5])
-@pytest.mark.parametrize("rows", [16, 10])  # as many as a group has, and fewer
-@pytest.mark.parametrize("hidden", [32, 30])
+@pytest.mark.parametrize(
+    ("time", "rows", "hidden"),
+    [(1, 16, 32), (2, 10, 30), (5, 16, 30), (5, 10, 32)],  # whole groups of rows and units, and not
+)
 def test_kernels_compute_the_layer(
     time: int, rows: int, hidden: int, monkeypatch: pytest.MonkeyPatch
 ):
