@@ -38,7 +38,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], float]] = {
     "mlp": ("points", {"features": FEATURES, "classes": CLASSES, "hidden": [256, 256]}, 0.1),
     "linear": ("values", {"features": FEATURES}, 0.01),
     "cnn": ("images", {"classes": CLASSES}, 0.03),
-    "lstm": ("sentences", {"words": WORDS, "embedding": 64, "hidden": 256}, 0.3),
+    "lstm": ("sentences", {"words": WORDS, "embedding": 64, "hidden": 650}, 0.3),
     "cifg": ("sentences", {"words": WORDS, "embedding": 64, "hidden": 256}, 0.3),
     "hazard": ("survival", {"features": FEATURES, "edges": [0.5, 1.0, 2.0]}, 0.1),
     "cox": ("risk sets", {"features": FEATURES}, 0.1),
