@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels for the CNN's second convolution with ReLU and pooling, against the plain way."""
 
+import re
 from typing import Any, TypeAlias
 
 import jax
@@ -153,3 +154,16 @@ def test_models_have_kernels_hopper(monkeypatch: pytest.MonkeyPatch, precision: 
     traced = str(jax.make_jaxpr(function)(params, several(images(4))))
     expected = {"bf16": (1, 3), "float32": (1, 2), "tf32": (0, 0)}[precision]  # d_x by the compiler
     assert traced.count("pallas_call") == expected[trains]
+
+
+@pytest.mark.nan_input
+@pytest.mark.parametrize("pixel", [(1, 1), (4, 5)])
+def test_a_model_that_diverged_is_seen_to_have(pixel: tuple[int, int]):
+    x, w, b, _ = (array[0] for array in given(8, 8))
+    x = x.at[(0, *pixel, 3)].set(jnp.nan)
+    way = by_kernels("bf16")
+    expected = jnp.isnan(convolved(x, w, b))
+    assert expected.any()
+    np.testing.assert_array_equal(jnp.isnan(way(x, w, b)), expected)
+    # The interpreter's maximum keeps NaN, a card's does not: there must be none of numbers.
+    assert not re.search(r":f32\[[\d,]*\] = max ", str(jax.make_jaxpr(way)(x, w, b)))

@@ -30,7 +30,7 @@ def losses_of(narrow: Narrow, targets: Array) -> Array:
     """The cross-entropy of each token, [n, T]; that of padding may be anything finite.
 
     There are a hundred times as many logits as numbers in x. Some NVIDIA cards need not write them
-    down; in float32 its kernels for that would be slow.
+    down; in float32 the kernels for that would be slow.
     """
     if compiling.on_hopper() and is_bf16():
         return _by_kernels(narrow, targets)

@@ -66,11 +66,11 @@ def forward(
 
     zeros = tuple(jnp.zeros((blocks.places, out.shape[1]), jnp.float32) for _ in FOUR)
     four = _over_pixels(pixel, zeros, blocks.together, pieces)
-    largest = jnp.maximum(jnp.maximum(four[0], four[1]), jnp.maximum(four[2], four[3]))
+    largest = _larger(_larger(four[0], four[1]), _larger(four[2], four[3]))
     pooled = largest + b[...][None]
     equal = sum((a == largest).astype(jnp.int32) << bit for bit, a in enumerate(four))
     here = pl.ds(start, blocks.places)
-    triton.store(out.at[here], jnp.maximum(pooled, 0.0), mask=real[:, None])
+    triton.store(out.at[here], jnp.where(pooled <= 0, 0.0, pooled), mask=real[:, None])
     winners = jnp.where(pooled > 0, equal, 0).astype(jnp.int8)
     triton.store(won.at[here], winners, mask=real[:, None])
 
@@ -134,6 +134,14 @@ def d_w(
     zeros = tuple(jnp.zeros(result.shape[2:], jnp.float32) for _ in range(SIDE))
     for j, s in enumerate(lax.fori_loop(0, blocks.together, turn, zeros)):
         result[piece, i * SIDE + j] = s
+
+
+def _larger(a: Array, b: Array) -> Array:
+    """The larger of each, or NaN if one is: a card's own maximum would take the other one.
+
+    A model that diverged must be seen to have.
+    """
+    return jnp.where((a >= b) | (a != a), a, b)
 
 
 def _over_pixels(

@@ -59,7 +59,7 @@ def over_time(unit: Unit, recurrent: Array, projection: Array | None, z: Array) 
     U has each time. And of a unit's work only U h and c are kept; the rest is computed again.
     """
     if projection is None and compiling.on_nvidia() and is_bf16():
-        layer = _layer_on_chip if _fits_on_chip(recurrent, z) else _layer_on_card
+        layer = _layer_on_chip if _fits_on_chip(recurrent, z) else _layer_of_products
         return layer(unit, recurrent, z)
     return _layer(unit, recurrent, projection, z)
 
@@ -158,8 +158,8 @@ def _without_gradient(unit: Unit, recurrent: Array, z: Array) -> Array:
 # With gradients batches are small, and reading U is what counts; without, the products are.
 _layer_on_chip: Any = jax.custom_vjp(_without_gradient, nondiff_argnums=(0,))
 _layer_on_chip.defvjp(_forward_on_chip, _backward_on_chip)
-_layer_on_card: Any = jax.custom_vjp(_without_gradient, nondiff_argnums=(0,))
-_layer_on_card.defvjp(
+_layer_of_products: Any = jax.custom_vjp(_without_gradient, nondiff_argnums=(0,))
+_layer_of_products.defvjp(
     lambda unit, recurrent, z: _forward(unit, recurrent, None, z),
     lambda unit, kept, d: _backward(unit, kept, d)[::2],
 )
