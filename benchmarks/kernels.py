@@ -29,7 +29,14 @@ import jax.numpy as jnp
 import numpy as np
 import rounds
 from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import (
+    AbstractDevice,
+    AbstractMesh,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    use_abstract_mesh,
+)
 
 from agnosticfl.core import compiling
 from agnosticfl.core.contribution import Broadcast
@@ -140,7 +147,10 @@ def compiled_for_card(work: Any, narrow: int, cohort: Any, precision: str) -> st
         (Broadcast(params, alpha, work.channel.init()), cohort),
     )
     program = jax.jit(in_precision(lanes.sum_over(work, narrow), precision))
-    return program.lower(*shapes).compile().as_text() or ""
+    # Pallas asks elsewhere than the compiler which card it is.
+    kind = AbstractDevice(device_kind="NVIDIA H200", num_cores=132, platform="gpu")
+    with use_abstract_mesh(AbstractMesh((), (), abstract_device=kind)):
+        return program.lower(*shapes).compile().as_text() or ""
 
 
 def parsed(text: str) -> Program:

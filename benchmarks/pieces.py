@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pieces of a step of the LSTM, each by itself and in the ways it could be done, on a card.
 
-    python benchmarks/pieces.py [--piece "time loops"] [--lanes 25] [--batch 16] [--repeats 5]
-        [--json FILE]
+    python benchmarks/pieces.py [--piece "time loops"] [--precision bf16 tf32] [--lanes 25]
+        [--batch 16] [--repeats 5] [--json FILE]
         [--small]          a check on a CPU: tiny, and with kernels interpreted
 
-The first way of a piece is the plain one, which models go elsewhere than on a card. Of the others
-the table says how long they take, and by how much at most a number of theirs is off, relative to
-the largest of the first way's.
+The first way of a piece is the plain one, which models go elsewhere than on a card. The table says
+how long each takes, and how far it is off the plain way in float32.
 """
 
 import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,23 +25,42 @@ from jax import Array
 
 from agnosticfl.core import compiling
 from agnosticfl.core.metrics.sentences import cross_entropy
-from agnosticfl.core.precision import in_precision, product, rounded_factor
+from agnosticfl.core.precision import HALVES, half, in_precision, product, rounded_factor
 from agnosticfl.models.helpers import recurrent_on_card
 from agnosticfl.models.helpers.fused_loss import NO_WORD, ON_CARD, Blocks, fused_loss
 from agnosticfl.models.helpers.recurrent import over_time
 from agnosticfl.models.word_lstm import lstm_unit
 
 CALLS = 20  # sent off at once, so that the host is not what is timed
-BLOCKS = {
-    "fused, as models do": ON_CARD,
-    "d_x not in shares": ON_CARD._replace(d_x=Blocks(64, 128, 4, 2)),
-    "d_x in 3 shares": ON_CARD._replace(d_x=Blocks(64, 128, 4, 2, 3)),
-    "d_x in 4 shares": ON_CARD._replace(d_x=Blocks(64, 128, 4, 2, 4)),
-    "forward not in shares": ON_CARD._replace(forward=Blocks(64, 128, 4, 3)),
-    "forward, fewer tokens": ON_CARD._replace(forward=Blocks(32, 256, 4, 3)),
-    "d_w, more tokens": ON_CARD._replace(d_w=Blocks(64, 64, 4, 2)),
-    "d_w, fewer stages": ON_CARD._replace(d_w=Blocks(32, 128, 4, 1)),
-    "d_w, more stages": ON_CARD._replace(d_w=Blocks(32, 128, 4, 3)),
+LOSS_PASS = 1024  # examples in a batch of it
+# Blocks that models do not have, for each kernel of the losses.
+OTHERS = {
+    "forward": [
+        Blocks(64, 128, 4, 3, 2),
+        Blocks(64, 128, 4, 2, 4),
+        Blocks(64, 128, 4, 3, 4),
+        Blocks(64, 128, 4, 2, 3),
+        Blocks(64, 64, 4, 3, 4),
+        Blocks(64, 64, 4, 4, 6),
+        Blocks(128, 128, 8, 3, 2),
+    ],
+    "d_x": [
+        Blocks(64, 128, 4, 2, 3),
+        Blocks(64, 128, 4, 3, 2),
+        Blocks(64, 64, 4, 3, 3),
+        Blocks(64, 64, 4, 3, 4),
+        Blocks(64, 64, 4, 3, 6),
+    ],
+    "d_w": [
+        Blocks(64, 128, 4, 2),
+        Blocks(64, 128, 8, 2),
+        Blocks(64, 64, 4, 2),
+        Blocks(64, 64, 4, 3),
+        Blocks(32, 64, 4, 2),
+        Blocks(32, 64, 4, 3),
+        Blocks(32, 128, 4, 3),
+        Blocks(64, 128, 8, 3),
+    ],
 }
 
 
@@ -68,47 +86,57 @@ class Piece(NamedTuple):
     ways: dict[str, Callable[..., Any]]
 
 
-def loss_pass(sizes: Sizes, small: bool) -> Piece:
-    """The losses of a batch from the narrow layer's output; no gradient."""
-    x, w, b, y, _ = _of_loss(sizes)
-    fused = {name: fused_loss(ways, jnp.bfloat16, small) for name, ways in BLOCKS.items()}
-    return Piece((x, w, b, y), {"logits in memory": plain_loss, **fused})
+def loss_pass(sizes: Sizes, kind: Any, small: bool) -> Piece:
+    """The losses of a batch from the narrow layer's output, all with one model; no gradient."""
+    examples = sizes.batch if small else LOSS_PASS
+    x, w, b, y, _ = _of_loss(sizes._replace(lanes=1, batch=examples))
+    return Piece((x, w, b, y), {"logits in memory": plain_loss, **fused(kind, small, ["forward"])})
 
 
-def loss_and_gradient(sizes: Sizes, small: bool) -> Piece:
-    """The same with the gradients of x, W and b."""
+def loss_and_gradient(sizes: Sizes, kind: Any, small: bool) -> Piece:
+    """The losses of a step of all lanes with the gradients of x, W and b."""
     ways: dict[str, Any] = {
         "logits in memory": plain_loss,
         "vocabulary a multiple of 128": wide_loss,
+        **fused(kind, small, OTHERS),
     }
-    ways |= {name: fused_loss(each, jnp.bfloat16, small) for name, each in BLOCKS.items()}
     return Piece(_of_loss(sizes), {name: partial(with_gradient, way) for name, way in ways.items()})
 
 
-def time_loops(sizes: Sizes, small: bool) -> Piece:
+def fused(kind: Any, small: bool, kernels: Iterable[str]) -> dict[str, Any]:
+    """Losses without logits in memory, with models' blocks and with others of these kernels."""
+    ways = {"fused, as models do": ON_CARD}
+    for kernel in kernels:
+        for blocks in OTHERS[kernel]:
+            ways[f"{kernel} {tuple(blocks)}"] = ON_CARD._replace(**{kernel: blocks})
+    return {name: fused_loss(each, kind, small) for name, each in ways.items()}
+
+
+def time_loops(sizes: Sizes, kind: Any, small: bool) -> Piece:
     """The LSTM's layer over all time steps, with its gradients."""
+    del kind
     keys = jax.random.split(jax.random.key(1), 3)
     gates = 4 * sizes.hidden
     u = 0.03 * jax.random.normal(keys[0], (sizes.lanes, sizes.hidden, gates))
     shape = (sizes.lanes, sizes.time, sizes.batch)
     z = jax.random.normal(keys[1], (*shape, gates))
-    d = jax.random.normal(keys[2], (*shape, sizes.hidden))
+    d = 1e-6 * jax.random.normal(keys[2], (*shape, sizes.hidden))  # as small as a client's are
     ways = {"a product at each time": at_each_time, "U on the chip": partial(on_the_chip, small)}
     return Piece((u, z, d), ways)
 
 
-def products_back(sizes: Sizes, small: bool) -> Piece:
+def products_back(sizes: Sizes, kind: Any, small: bool) -> Piece:
     """d_a U^T at one time step."""
     del small
     keys = jax.random.split(jax.random.key(2), 2)
     gates = 4 * sizes.hidden
-    u = jax.random.normal(keys[0], (sizes.lanes, sizes.hidden, gates), jnp.bfloat16)
+    u = jax.random.normal(keys[0], (sizes.lanes, sizes.hidden, gates), kind)
     d = jax.random.normal(keys[1], (sizes.lanes, sizes.batch, gates))
     # The copy is made once per step and used 20 times: it is given, not timed.
     turned = u.swapaxes(1, 2)
     ways = {
-        "U as it is": lambda d, u, _: jax.vmap(lambda d, u: product(d, u.T))(d, u),
-        "a turned copy of U": lambda d, _, turned: jax.vmap(product)(d, turned),
+        "U as it is": lambda d, u, _: jax.vmap(lambda d, u: product(half(d), u.T))(d, u),
+        "a turned copy of U": lambda d, _, turned: jax.vmap(product)(half(d), turned),
     }
     return Piece((d, u, turned), ways)
 
@@ -186,9 +214,11 @@ def _of_loss(sizes: Sizes) -> tuple[Array, ...]:
     )
 
 
-def measured(way: Callable[..., Any], given: tuple[Array, ...], repeats: int) -> tuple[Any, Any]:
+def measured(
+    way: Callable[..., Any], given: tuple[Array, ...], precision: str, repeats: int
+) -> tuple[Any, list[float]]:
     """What a way results in, and the microseconds of a call (a mean of many, `repeats` times)."""
-    function = jax.jit(in_precision(way, "bf16"))
+    function = jax.jit(in_precision(way, precision))
     result = jax.block_until_ready(function(*given))
     found = []
     for _ in range(repeats):
@@ -200,29 +230,34 @@ def measured(way: Callable[..., Any], given: tuple[Array, ...], repeats: int) ->
     return result, found
 
 
-def off_by(result: Any, first: Any) -> float:
-    """The largest difference between two results, relative to the largest number of an array."""
-    pairs = zip(jax.tree.leaves(result), jax.tree.leaves(first), strict=True)
-    return max(float(jnp.abs(a - b).max() / jnp.abs(b).max()) for a, b in pairs)
+def off_by(result: Any, exact: Any) -> float:
+    """The root of the mean square of a difference, relative to that of the array it is worst in."""
+
+    def size(array: Array) -> float:
+        return float(jnp.sqrt(jnp.mean(array.astype(jnp.float32) ** 2)))
+
+    pairs = zip(jax.tree.leaves(result), jax.tree.leaves(exact), strict=True)
+    return max(size(a - b) / size(b) for a, b in pairs)
 
 
 def rows(
-    titles: Sequence[str], sizes: Sizes, small: bool, repeats: int
+    titles: Sequence[str], precision: str, sizes: Sizes, small: bool, repeats: int
 ) -> Iterator[dict[str, Any]]:
     """A row of the table for each way of each piece; the first way of a piece must succeed."""
     for title in titles:
-        piece = PIECES[title](sizes, small)
-        first: Any = None
+        piece = PIECES[title](sizes, HALVES[precision], small)
+        first = next(iter(piece.ways.values()))
+        exact = jax.jit(in_precision(first, "float32"))(*piece.given)
         for name, way in piece.ways.items():
+            row: dict[str, Any] = {"piece": title, "precision": precision, "way": name}
             try:
-                result, found = measured(way, piece.given, repeats)
+                result, found = measured(way, piece.given, precision, repeats)
             except Exception as error:  # that a card cannot go this way is a finding as well
-                if first is None:
+                if way is first:
                     raise
-                yield {"piece": title, "way": name, "failed": str(error).splitlines()[0]}
+                yield {**row, "failed": str(error).splitlines()[0]}
                 continue
-            first = result if first is None else first
-            yield {"piece": title, "way": name, "µs": found, "off by": off_by(result, first)}
+            yield {**row, "µs": found, "off by": off_by(result, exact)}
 
 
 def line(row: dict[str, Any]) -> str:
@@ -230,12 +265,13 @@ def line(row: dict[str, Any]) -> str:
     told = row.get("failed") or (
         f"{statistics.median(row['µs']):9.1f} µs   off by {row['off by']:.1e}"
     )
-    return f"{row['piece']:20}{row['way']:32}{told}"
+    return f"{row['piece']:20}{row['precision']:6}{row['way']:32}{told}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--piece", nargs="+", default=list(PIECES), choices=list(PIECES))
+    parser.add_argument("--precision", nargs="+", default=list(HALVES), choices=list(HALVES))
     parser.add_argument("--lanes", type=int, default=25)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=5)
@@ -246,9 +282,10 @@ def main() -> None:
     if options.small:
         sizes = Sizes(lanes=10, batch=32, time=4, words=300, hidden=16)
     found = []
-    for row in rows(options.piece, sizes, options.small, options.repeats):
-        print(line(row), flush=True)  # noqa: T201
-        found.append(row)
+    for precision in options.precision:
+        for row in rows(options.piece, precision, sizes, options.small, options.repeats):
+            print(line(row), flush=True)  # noqa: T201
+            found.append(row)
     if options.json:
         device = jax.devices()[0].device_kind
         content = {"device": device, "sizes": sizes._asdict(), "rows": found}

@@ -44,7 +44,7 @@ def plain(u: jax.Array, z: jax.Array, d: jax.Array) -> Any:
 
 def by_kernels(u: jax.Array, z: jax.Array, d: jax.Array) -> Any:
     """h and the gradient of z, of one client."""
-    packed = kernels.packed(u)
+    packed = kernels.packed(u, u.dtype)
     h, kept = kernels.forward(lstm_unit, len(u), packed, z, interpret=True)
     return h, kernels.backward(lstm_unit, packed, kept, d, interpret=True)
 
@@ -53,10 +53,7 @@ def by_kernels(u: jax.Array, z: jax.Array, d: jax.Array) -> Any:
     ("time", "rows", "hidden"),
     [(1, 16, 32), (2, 10, 30), (5, 16, 30), (5, 10, 32)],  # whole groups of rows and units, and not
 )
-def test_kernels_compute_the_layer(
-    time: int, rows: int, hidden: int, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(kernels, "FACTOR", jnp.float32)
+def test_kernels_compute_the_layer(time: int, rows: int, hidden: int):
     u, z, d = (array[0] for array in given(1, time, rows, hidden))
     h, d_z = by_kernels(u, z, d)
     expected_h, _, expected_d_z = plain(u, z, d)
@@ -64,8 +61,7 @@ def test_kernels_compute_the_layer(
     np.testing.assert_allclose(d_z, expected_d_z, rtol=1e-5, atol=1e-6)
 
 
-def test_clients_side_by_side_are_one_call(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kernels, "FACTOR", jnp.float32)
+def test_clients_side_by_side_are_one_call():
     many = given(3, 4, 16, 32)
     function = jax.vmap(by_kernels)
     alone = [by_kernels(*(array[k] for array in many)) for k in range(3)]
@@ -77,10 +73,7 @@ def test_clients_side_by_side_are_one_call(monkeypatch: pytest.MonkeyPatch):
     assert text.count("grid=(3,)") == 2
 
 
-def test_a_client_that_shares_its_weights_is_like_one_that_has_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(kernels, "FACTOR", jnp.float32)
+def test_a_client_that_shares_its_weights_is_like_one_that_has_its_own():
     u, z, d = given(3, 4, 16, 32)
     shared = jax.vmap(by_kernels, (None, 0, 0))(u[0], z, d)
     own = jax.vmap(by_kernels)(jnp.broadcast_to(u[0], u.shape), z, d)
@@ -124,11 +117,12 @@ def test_a_card_computes_the_same_layer(
         ("bf16", True, False, 16, 0),  # nothing but products
         ("bf16", True, True, 32, 0),
         ("bf16", False, True, 16, 0),
-        ("tf32", True, True, 16, 0),
+        ("tf32", True, True, 16, 2),
+        ("tf32", False, True, 16, 0),
         ("float32", True, True, 16, 0),
     ],
 )
-def test_u_stays_on_the_chip_of_a_hopper_in_bf16_where_there_are_gradients(
+def test_u_stays_on_the_chip_of_a_hopper_in_16_bits_where_there_are_gradients(
     precision: str, hopper: bool, gradient: bool, rows: int, expected: int,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip

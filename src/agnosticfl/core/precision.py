@@ -22,6 +22,8 @@ R = TypeVar("R")
 
 # Ours -> JAX's. An accelerator's own default for float32 would be tf32.
 PRECISIONS = {"float32": "float32", "tf32": "tensorfloat32", "bf16": "BF16_BF16_F32"}
+# Types of 16 bits with as much mantissa, for products that wait for the memory.
+HALVES: dict[str, Any] = {"tf32": jnp.float16, "bf16": jnp.bfloat16}
 
 
 def in_precision(function: Callable[P, R], precision: str) -> Callable[P, R]:
@@ -48,6 +50,11 @@ def is_bf16() -> bool:
     return precision_in_use() == "bf16"
 
 
+def half_in_use() -> Any:
+    """The type of 16 bits with the mantissa of that; None for float32."""
+    return HALVES.get(precision_in_use())
+
+
 @functools.lru_cache(16)  # the same model again is no other one: what was compiled for it serves
 def model_in_precision(model: Model, precision: str) -> Model:
     """`model` as evaluation calls it; what is no program of JAX stays as it is."""
@@ -66,10 +73,32 @@ def rounded_factor(factor: Array) -> Array:
 
     Under bf16 each product would round it by itself, and read twice the bytes every time.
     """
-    if not is_bf16() or jax.default_backend() == "cpu" or factor.dtype == jnp.bfloat16:
+    return half(factor) if is_bf16() else factor
+
+
+def half(factor: Array) -> Array:
+    """A factor in 16 bits; a CPU computes in float32 whatever is asked for.
+
+    Under tf32 only what is known to be neither large nor tiny: float16 ends at 65504, and loses
+    bits below 6 · 10^-5.
+    """
+    kind = half_in_use()
+    if kind is None or jax.default_backend() == "cpu" or factor.dtype == kind:
         return factor
     # The barrier keeps the compiler from rounding inside the products after all.
-    return jax.lax.optimization_barrier(factor.astype(jnp.bfloat16))
+    return jax.lax.optimization_barrier(factor.astype(kind))
+
+
+def unit_for(kind: Any, d: Array) -> Array:
+    """What a gradient is divided by before it is made of factors of this type.
+
+    For float16 its largest number: nothing is too small then that would count beside it. bf16 has
+    all sizes that float32 has.
+    """
+    if kind != jnp.float16:
+        return jnp.ones(())
+    largest = jnp.max(jnp.abs(d))
+    return jnp.where(largest > 0, largest, 1)
 
 
 @jax.custom_vjp

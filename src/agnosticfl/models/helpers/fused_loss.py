@@ -9,6 +9,7 @@ and d_b. A third of a batch is padding behind short sentences: real tokens are m
 and no logits are computed of the rest. `benchmarks/pieces.py` times this beside the plain way.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
+
+from agnosticfl.core.precision import unit_for
 
 SMALLEST, LARGEST = 16, 128  # numbers of x that a product adds up over
 NEVER = -1e30  # the bias of a word that is there only to fill a block
@@ -79,14 +82,16 @@ def fused_loss(ways: Ways, factor: Any, interpret: bool = False) -> Loss:
 
     def backward(kept: tuple[Array, ...], d: Array) -> tuple[Array | None, ...]:
         x, w, wide, y, number, total, real, place, order, like_b = kept
-        given = (x, w, wide, y, number, total, _moved(jnp.where(real, d, 0), order))
+        one = jax.vmap(partial(unit_for, factor))(d)[:, None]
+        given = (x, w, wide, y, number, total, _moved(jnp.where(real, d / one, 0), order))
         shares = ways.d_x.shares
         grid = (len(x), _number(x.shape[1], ways.d_x.tokens), shares)
         [d_x] = call(_d_x, ways.d_x, grid, [(len(x), shares, *x.shape[1:])], *given)
         grid = (len(x), _number(w.shape[2], ways.d_w.words))
         d_w, d_b = call(_d_w, ways.d_w, grid, [w.shape, wide.shape], *given)
         words = like_b.shape[1]
-        return _moved(d_x.sum(1), place), d_w[..., :words], d_b[..., :words], None
+        of_x, of_w = _moved(d_x.sum(1), place), d_w[..., :words]
+        return of_x * one[..., None], of_w * one[..., None], d_b[..., :words] * one, None
 
     function: Any = jax.custom_vjp(lambda *given: forward(*given)[0])
     function.defvjp(forward, backward)
@@ -138,18 +143,25 @@ def _forward(
     factors = _factors(x, lane, tokens)
     target = triton.load(y.at[lane, tokens])
 
-    def block(j: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        largest, scaled, found = sums
+    last_block = w.shape[2] // blocks.words - 1
+
+    def bias(j: Array) -> Array:
+        return triton.load(b.at[lane, pl.ds(jnp.minimum(j, last_block) * blocks.words, blocks.words)])
+
+    def block(j: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        added, largest, scaled, found = carry
+        coming = bias(j + 1)  # on its way while this block is computed
         words = pl.ds(j * blocks.words, blocks.words)
-        a = _logits(factors, _weights(w, lane, words), triton.load(b.at[lane, words]))
+        a = _product(factors, _weights(w, lane, words)) + added[None]
         new = jnp.maximum(largest, a.max(1))
-        scaled = scaled * jnp.exp(largest - new) + jnp.exp(a - new[:, None]).sum(1)
-        return new, scaled, found + jnp.where(_is_target(a, words, target), a, 0.0).sum(1)
+        scaled = scaled * _exp(largest - new) + _exp(a - new[:, None]).sum(1)
+        own = jnp.where(_is_target(words, target[:, None], a.shape, 1), a, 0.0).sum(1)
+        return coming, new, scaled, found + own
 
     zeros = jnp.zeros(blocks.tokens, jnp.float32)
-    start = (zeros + NEVER, zeros, zeros)
-    real = tokens.start < triton.load(number.at[lane])
-    largest, scaled, found = lax.fori_loop(*_turns(real, share, w, blocks), block, start)
+    first, last = _turns(tokens.start < triton.load(number.at[lane]), share, w, blocks)
+    start = (bias(first), zeros + NEVER, zeros, zeros)
+    _, largest, scaled, found = lax.fori_loop(first, last, block, start)
     triton.store(total.at[lane, share, tokens], largest + jnp.log(scaled))
     triton.store(own.at[lane, share, tokens], found)
 
@@ -160,13 +172,13 @@ def _d_x(
     lane, share = pl.program_id(0), pl.program_id(2)
     tokens = pl.ds(pl.program_id(1) * blocks.tokens, blocks.tokens)
     factors = _factors(x, lane, tokens)
-    of_tokens = [triton.load(each.at[lane, tokens]) for each in (y, total, d)]
+    of_tokens = [triton.load(each.at[lane, tokens])[:, None] for each in (y, total, d)]
 
     def block(j: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
         words = pl.ds(j * blocks.words, blocks.words)
         weights = _weights(w, lane, words)
-        a = _logits(factors, weights, triton.load(b.at[lane, words]))
-        d_a = _d_logits(a, words, *of_tokens).astype(x.dtype)
+        a = _product(factors, weights) + triton.load(b.at[lane, words])[None]
+        d_a = _d_logits(a, words, 1, *of_tokens).astype(x.dtype)
         return tuple(s + triton.dot(d_a, each.T) for s, each in zip(sums, weights, strict=True))
 
     start = tuple(jnp.zeros((blocks.tokens, part.size), jnp.float32) for part in _parts(x.shape[2]))
@@ -190,25 +202,27 @@ def _d_w(
     blocks: Blocks,
 ) -> None:
     lane, words = pl.program_id(0), pl.ds(pl.program_id(1) * blocks.words, blocks.words)
-    weights = _weights(w, lane, words)
-    bias = triton.load(b.at[lane, words])
+    # Words come first here: a product of logits then has their gradients where they are computed.
+    weights = [part.T for part in _weights(w, lane, words)]
+    bias = triton.load(b.at[lane, words])[:, None]
 
     def block(i: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
         *of_parts, of_bias = sums
         tokens = pl.ds(i * blocks.tokens, blocks.tokens)
         factors = _factors(x, lane, tokens)
-        of_tokens = [triton.load(each.at[lane, tokens]) for each in (y, total, d)]
-        d_a = _d_logits(_logits(factors, weights, bias), words, *of_tokens)
+        of_tokens = [triton.load(each.at[lane, tokens])[None] for each in (y, total, d)]
+        a = _product(weights, [part.T for part in factors]) + bias
+        d_a = _d_logits(a, words, 0, *of_tokens)
         rounded = d_a.astype(x.dtype)
-        added = [s + triton.dot(f.T, rounded) for s, f in zip(of_parts, factors, strict=True)]
-        return (*added, of_bias + d_a.sum(0))
+        added = [s + triton.dot(rounded, f) for s, f in zip(of_parts, factors, strict=True)]
+        return (*added, of_bias + d_a.sum(1))
 
-    shapes = [(part.size, blocks.words) for part in _parts(x.shape[2])] + [(blocks.words,)]
+    shapes = [(blocks.words, part.size) for part in _parts(x.shape[2])] + [(blocks.words,)]
     start = tuple(jnp.zeros(shape, jnp.float32) for shape in shapes)
     filled = pl.cdiv(triton.load(number.at[lane]), blocks.tokens)
     *of_parts, of_bias = lax.fori_loop(0, filled, block, start)
     for part, s in zip(_parts(x.shape[2]), of_parts, strict=True):
-        triton.store(d_w.at[lane, part, words], s)
+        triton.store(d_w.at[lane, part, words], s.T)
     triton.store(d_b.at[lane, words], of_bias)
 
 
@@ -237,15 +251,22 @@ def _weights(w: Any, lane: Array, words: Any) -> list[Array]:
     return [triton.load(w.at[lane, part, words]) for part in _parts(w.shape[1])]
 
 
-def _logits(factors: list[Array], weights: list[Array], bias: Array) -> Array:
-    products = [triton.dot(f, w) for f, w in zip(factors, weights, strict=True)]
-    return sum(products[1:], products[0]) + bias[None]
+def _product(left: list[Array], right: list[Array]) -> Array:
+    """Of two matrices, from the parts over which they are added up."""
+    products = [triton.dot(a, b) for a, b in zip(left, right, strict=True)]
+    return sum(products[1:], products[0])
 
 
-def _is_target(a: Array, words: Any, target: Array) -> Array:
-    return words.start + lax.broadcasted_iota(jnp.int32, a.shape, 1) == target[:, None]
+def _is_target(words: Any, target: Array, shape: tuple[int, ...], axis: int) -> Array:
+    """Which word of a block, along an axis, is the y of its token."""
+    return words.start + lax.broadcasted_iota(jnp.int32, shape, axis) == target
 
 
-def _d_logits(a: Array, words: Any, target: Array, total: Array, d: Array) -> Array:
-    ones = _is_target(a, words, target).astype(a.dtype)
-    return (jnp.exp(a - total[:, None]) - ones) * d[:, None]
+def _d_logits(a: Array, words: Any, axis: int, target: Array, total: Array, d: Array) -> Array:
+    ones = _is_target(words, target, a.shape, axis).astype(a.dtype)
+    return (_exp(a - total) - ones) * d
+
+
+def _exp(x: Array) -> Array:
+    """e^x as a card computes it fastest: off by 2^-24 |x|, which a product's rounding hides."""
+    return jnp.exp2(x * math.log2(math.e))

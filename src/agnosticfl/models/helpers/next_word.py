@@ -8,7 +8,7 @@ from jax import Array
 
 from agnosticfl.core import compiling
 from agnosticfl.core.metrics import cross_entropy
-from agnosticfl.core.precision import is_bf16, product
+from agnosticfl.core.precision import half_in_use, product
 from agnosticfl.core.tokens import PAD
 
 
@@ -32,7 +32,7 @@ def losses_of(narrow: Narrow, targets: Array) -> Array:
     There are a hundred times as many logits as numbers in x. Some NVIDIA cards need not write them
     down; in float32 the kernels for that would be slow.
     """
-    if compiling.on_hopper() and is_bf16():
+    if compiling.on_hopper() and half_in_use() is not None:
         return _by_kernels(narrow, targets)
     return cross_entropy(logits_of(narrow), targets)
 
@@ -45,6 +45,6 @@ def _by_kernels(narrow: Narrow, targets: Array) -> Array:
     b = jnp.zeros(narrow.w.shape[1]) if narrow.b is None else narrow.b
     y = jnp.where(targets == PAD, kernels.NO_WORD, targets)
     given = narrow.x.reshape(-1, narrow.x.shape[-1]), narrow.w, b, y.reshape(-1)
-    losses_of_lanes = kernels.fused_loss(kernels.ON_CARD, jnp.bfloat16)
+    losses_of_lanes = kernels.fused_loss(kernels.ON_CARD, half_in_use())
     losses = losses_of_lanes(*(array[None] for array in given))  # of one
     return losses.reshape(targets.shape)

@@ -10,7 +10,7 @@ from flax import nnx
 from jax import Array
 
 from agnosticfl.core import compiling
-from agnosticfl.core.precision import is_bf16, product, rounded_factor
+from agnosticfl.core.precision import half, half_in_use, product, rounded_factor, unit_for
 
 ALIGNED = 32  # numbers of a matrix's rows, as cards like them
 
@@ -58,7 +58,7 @@ def over_time(unit: Unit, recurrent: Array, projection: Array | None, z: Array) 
     P are one product each over all time steps, because one per step would write as many numbers as
     U has each time. And of a unit's work only U h and c are kept; the rest is computed again.
     """
-    if projection is None and compiling.on_nvidia() and is_bf16():
+    if projection is None and compiling.on_nvidia() and half_in_use() is not None:
         layer = _layer_on_chip if _fits_on_chip(recurrent, z) else _layer_of_products
         return layer(unit, recurrent, z)
     return _layer(unit, recurrent, projection, z)
@@ -119,7 +119,7 @@ _layer.defvjp(_forward, _backward)
 def _forward_on_chip(unit: Unit, recurrent: Array, z: Array) -> tuple[Array, tuple[Any, ...]]:
     from agnosticfl.models.helpers import recurrent_on_card as kernels
 
-    u = kernels.packed(recurrent)
+    u = kernels.packed(recurrent, half_in_use())
     h, kept = kernels.forward(unit, recurrent.shape[0], u, z)
     return h.astype(z.dtype), (u, kept, h)
 
@@ -128,8 +128,9 @@ def _backward_on_chip(unit: Unit, kept: tuple[Any, ...], d_h: Array) -> tuple[Ar
     from agnosticfl.models.helpers import recurrent_on_card as kernels
 
     u, of_cells, h = kept
-    d_a = kernels.backward(unit, u, of_cells, d_h)
-    return _d_recurrent(h, d_a), d_a
+    one = unit_for(u.dtype, d_h)
+    d_a = kernels.backward(unit, u, of_cells, d_h / one)
+    return _d_recurrent(h, d_a) * one, d_a.astype(d_h.dtype) * one
 
 
 def _without_gradient(unit: Unit, recurrent: Array, z: Array) -> Array:
@@ -140,18 +141,18 @@ def _without_gradient(unit: Unit, recurrent: Array, z: Array) -> Array:
     """
     hidden, by_gate = recurrent.shape[0], _by_gate(unit)
     more = -hidden % ALIGNED
-    u = rounded_factor(recurrent).reshape(hidden, -1, hidden)
+    u = half(recurrent).reshape(hidden, -1, hidden)
     u = jnp.pad(u, ((0, more), (0, 0), (0, more))).reshape(hidden + more, -1)
 
     def step(state: tuple[Array, Array], z: Array) -> Any:
         h, c = state
         uh = product(h, u).reshape(len(h), -1, hidden + more)[:, :, :hidden]
         c, m = by_gate(c, z + uh.reshape(z.shape))
-        h = rounded_factor(jnp.pad(m, ((0, 0), (0, more))))
+        h = half(jnp.pad(m, ((0, 0), (0, more))))
         return (h, c), h
 
     rows = z.shape[1]
-    start = rounded_factor(jnp.zeros((rows, hidden + more), z.dtype)), jnp.zeros((rows, hidden))
+    start = half(jnp.zeros((rows, hidden + more), z.dtype)), jnp.zeros((rows, hidden))
     return _loop(step, start, z)[:, :, :hidden].astype(z.dtype)
 
 

@@ -10,6 +10,9 @@ of the hidden units, and keeps their part of U in its multiprocessor's shared me
 of h_{t-1}, computes its part of h_t, writes that down and waits for the others. Backwards it is the
 same with d_a. `benchmarks/pieces.py` times this beside the plain way.
 
+Factors have 16 bits each: bf16, or float16, whose mantissa is that of tf32, but whose numbers end at
+65504 and lose bits below 6 · 10^-5. So d_h of a client comes in units of its largest number.
+
 Groups that wait for each other must all be running. Each draws a number as it begins, and numbers
 that follow each other make a company. So of the groups that are running only one company can be
 incomplete, and all others will end and make room for the rest of it. A company has at most 21
@@ -28,10 +31,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 UNITS = 32  # of the hidden layer, that a group has
-LARGEST = 672  # hidden units whose part of U fits: 4 gates × 32 × 672 numbers of bf16
+LARGEST = 672  # hidden units whose part of U fits: 4 gates × 32 × 672 numbers of 16 bits
 SMALLEST = 641  # the paper's 670 were compared on a card, and what has as many groups is the same
 ROWS = 16  # of a batch, which is filled up to so many
-FACTOR = jnp.bfloat16
 # How much of U and of what it is multiplied with makes one product, and the threads that do it, by
 # trial. (With 512 the compiler's program for `_forward` computes something else.)
 PART = 256
@@ -67,11 +69,11 @@ def fits(hidden: int, wide: int, rows: int) -> bool:
     return wide == 4 * hidden and SMALLEST <= hidden <= LARGEST and rows <= ROWS
 
 
-def packed(u: Array) -> Array:
-    """U [hidden, gates × hidden] as groups read it: [padded, groups, gates × UNITS]."""
+def packed(u: Array, factor: Any) -> Array:
+    """U [hidden, gates × hidden] as groups read it: [padded, groups, gates × UNITS] of a type."""
     size = Size(0, 0, u.shape[1] // u.shape[0], u.shape[0])
     more = (0, size.padded - size.hidden)
-    u = u.astype(FACTOR).reshape(size.hidden, size.gates, size.hidden)
+    u = u.astype(factor).reshape(size.hidden, size.gates, size.hidden)
     u = jnp.pad(u, (more, (0, 0), more)).reshape(size.padded, size.gates, size.groups, UNITS)
     # The barrier makes this one array for both directions.
     return lax.optimization_barrier(
@@ -97,7 +99,7 @@ def forward(
 
 
 def backward(unit: Unit, u: Array, kept: Kept, d_h: Array, interpret: bool = False) -> Array:
-    """The gradients of z [T, n, gates × hidden], from those of h."""
+    """The gradients of z [T, n, gates × hidden], as factors of products, from those of h."""
     time, wanted, hidden = d_h.shape
     d_h = _filled_up(d_h)
     size = Size(time, d_h.shape[1], u.shape[2] // UNITS, hidden)
@@ -151,7 +153,7 @@ def _backward_of_lanes(
     # so that a group has the 64 rows that a card's fastest products need.
     halves = u.reshape(len(u), 2 * size.padded, half * size.padded)
     shapes = [
-        jax.ShapeDtypeStruct((*lead, size.gates, size.hidden), d_h.dtype),
+        jax.ShapeDtypeStruct((*lead, size.gates, size.hidden), u.dtype),
         jax.ShapeDtypeStruct((*lead, 2, half * size.padded), u.dtype),
     ]
     return _call(_backward, unit, size, BACKWARD_WARPS, interpret, shapes, halves, a, c, d_h)[0]
@@ -299,7 +301,8 @@ def _backward(*refs: Any, unit: Unit, size: Size) -> None:
     def keep(t: Array, *d_a: Array) -> None:
         for i, d in enumerate(d_a):
             gates = pl.ds(i * half + own.zero, half)
-            triton.store(d_z.at[lane, t, :, gates, own.units], d, mask=own.real(d.shape))
+            mask = own.real(d.shape)
+            triton.store(d_z.at[lane, t, :, gates, own.units], d.astype(d_z.dtype), mask=mask)
 
     def step(s: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
         d, before, kept, d_c, *d_a = state
