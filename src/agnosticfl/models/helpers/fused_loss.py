@@ -49,7 +49,7 @@ class Ways(NamedTuple):
 
 
 # The fastest of those that were tried on an H200 (benchmarks/pieces.py).
-ON_CARD = Ways(Blocks(64, 128, 4, 3, 2), Blocks(64, 128, 4, 2, 2), Blocks(32, 128, 4, 2))
+ON_CARD = Ways(Blocks(64, 128, 4, 2, 4), Blocks(64, 128, 4, 3, 2), Blocks(64, 64, 4, 3))
 TOKENS = max(blocks.tokens for blocks in ON_CARD)  # a power of two, as all of them
 
 
