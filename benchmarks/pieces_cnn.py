@@ -43,7 +43,7 @@ from agnosticfl.models.helpers.pooled_convolution import (
     unpooled,
 )
 from agnosticfl.models.helpers.pooled_convolution_kernels import FOUR, Blocks
-from agnosticfl.models.helpers.split_factors import PRECISIONS, TF32_X3
+from agnosticfl.models.helpers.split_factors import FLOAT16_X3, PRECISIONS, TF32_X3, Split
 
 # What models might do in tf32: it compiles, but was not on a card yet.
 TF32 = PRECISIONS["tf32"]
@@ -74,7 +74,23 @@ BY_KERNEL = {
         "d_w": [(32, 4, 3, 6), (32, 4, 2, 6), (32, 4, 2, 12)],
     },
 }
-BY_TF32_X3 = [(32, 4, 2, 12), (16, 4, 2, 24), (16, 4, 3, 12)]  # d_w in float32
+# In float32 with other parts than three in bf16.
+BY_PARTS = {
+    "float16x3": (
+        FLOAT16_X3,
+        {
+            "forward": [(32, 4, 3, 1), (32, 4, 2, 3), (64, 4, 3, 1), (64, 4, 3, 1, 16)],
+            "d_x": [
+                (32, 4, 2, 3, 32),
+                (32, 4, 1, 9, 16),
+                (16, 4, 1, 9, 32),
+                (16, 4, 2, 3, 64),
+            ],
+            "d_w": [(32, 4, 2, 6), (32, 4, 2, 12), (16, 4, 3, 12), (16, 4, 3, 24), (16, 4, 2, 12)],
+        },
+    ),
+    "tf32x3": (TF32_X3, {"d_w": [(32, 4, 2, 12), (16, 4, 2, 24)]}),
+}
 BY_XLA = {"by XLA": "float32", "by XLA, six products": "BF16_BF16_F32_X6"}  # d_x in float32
 
 
@@ -155,9 +171,10 @@ def variants(name: str, precision: str) -> Iterator[tuple[str, Kernel]]:
     """Of a kernel: with all blocks that are worth trying."""
     for numbers in BY_KERNEL[precision][name]:
         yield str(numbers), Kernel(Blocks(*numbers), PRECISIONS[precision])
-    if name == "d_w" and precision == "float32":
-        for numbers in BY_TF32_X3:
-            yield f"tf32x3 {numbers}", Kernel(Blocks(*numbers), TF32_X3)
+    if precision == "float32":
+        for parts, (split_so, of_kernels) in BY_PARTS.items():
+            for numbers in of_kernels.get(name, []):
+                yield f"{parts} {numbers}", Kernel(Blocks(*numbers), split_so)
 
 
 def here(kernel: Kernel, small: bool) -> Kernel:
@@ -168,8 +185,8 @@ def here(kernel: Kernel, small: bool) -> Kernel:
     return kernel._replace(precision=exactly, interpret=True)
 
 
-def split(kernel: Kernel, *arrays: Array) -> tuple[tuple[Array, ...], ...]:
-    return jax.jit(lambda *each: tuple(map(kernel.precision.split, each)))(*arrays)
+def split(kernel: Kernel, *arrays: Array) -> tuple[Split, ...]:
+    return jax.jit(jax.vmap(lambda *each: tuple(map(kernel.precision.split, each))))(*arrays)
 
 
 def nothing() -> Piece:

@@ -22,7 +22,7 @@ from agnosticfl.models.helpers.pooled_convolution import (
     pooled_convolution,
 )
 from agnosticfl.models.helpers.pooled_convolution_kernels import Blocks
-from agnosticfl.models.helpers.split_factors import PRECISIONS
+from agnosticfl.models.helpers.split_factors import FLOAT16_X3, PRECISIONS, Precision
 from tests.helpers.images import images
 
 Three: TypeAlias = tuple[Blocks, Blocks | None, Blocks]  # for d_x none if XLA computes it
@@ -59,9 +59,11 @@ def all_of(way: Way, x: jax.Array, w: jax.Array, b: jax.Array, d: jax.Array) -> 
     return jax.jit(jax.vmap(of_one))(x, w, b, d)
 
 
-def by_kernels(precision: str, blocks: Three = BLOCKS[0]) -> Way:
+def by_kernels(precision: str | Precision, blocks: Three = BLOCKS[0]) -> Way:
+    precise = PRECISIONS[precision] if isinstance(precision, str) else precision
+
     def kernel(blocks: Blocks) -> Kernel:
-        return Kernel(blocks, PRECISIONS[precision], interpret=True)
+        return Kernel(blocks, precise, interpret=True)
 
     forward, d_x, d_w = blocks
     ways = Ways(kernel(forward), kernel(d_x) if d_x else "float32", kernel(d_w))
@@ -81,9 +83,9 @@ def test_values_and_gradients_are_those_of_the_plain_way(blocks: Three, shape: t
 
 def test_each_kernel_may_split_in_its_own_way():
     arrays = given(8, 10)
-    six, one = PRECISIONS["float32"], PRECISIONS["tf32"]
+    six, three, one = PRECISIONS["float32"], FLOAT16_X3, PRECISIONS["tf32"]
     forward, d_x, d_w = BLOCKS[0]
-    ways = Ways(Kernel(forward, one, True), Kernel(d_x, six, True), Kernel(d_w, one, True))
+    ways = Ways(Kernel(forward, three, True), Kernel(d_x, six, True), Kernel(d_w, one, True))
     wanted = all_of(convolved, *arrays)
     for actual, expected in zip(all_of(pooled_convolution(ways), *arrays), wanted, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
@@ -105,11 +107,14 @@ def test_what_relu_takes_away_has_no_gradient():
         assert not gradient.any()
 
 
-def test_float32_by_six_products_is_as_exact_as_float32():
+@pytest.mark.parametrize("precision", [PRECISIONS["float32"], FLOAT16_X3])
+@pytest.mark.parametrize("size", [1e-20, 1.0, 1e20])
+def test_products_of_parts_are_as_exact_as_those_of_float32(precision: Precision, size: float):
     a, b = (jax.random.normal(jax.random.key(k), (288, 288)) for k in range(2))
+    a = size * a
     exact = np.asarray(a, float) @ np.asarray(b, float)
-    precision = PRECISIONS["float32"]
-    by_parts = precision.dot(precision.split(a), precision.split(b))
+    left, right = precision.split(a), precision.split(b)
+    by_parts = precision.dot(left.parts, right.parts) * (left.unit * right.unit)
     assert abs(np.asarray(by_parts) - exact).max() < 1.5 * abs(np.asarray(a @ b) - exact).max()
 
 
@@ -125,8 +130,30 @@ def test_bf16_rounds_factors_alone():
 
 def test_a_number_is_the_sum_of_its_parts():
     x = jax.random.normal(jax.random.key(0), (1000,))
-    parts = jax.jit(PRECISIONS["float32"].split)(x)
+    parts = jax.jit(PRECISIONS["float32"].split)(x).parts
     np.testing.assert_array_equal(sum(part.astype(jnp.float32) for part in parts), x)
+
+
+@pytest.mark.parametrize("size", [1e-30, 0.3, 65505.0, 1e30])
+def test_two_parts_in_float16_have_the_bits_of_a_number_of_any_size(size: float):
+    x = size * jax.random.normal(jax.random.key(0), (1000,))
+    (large, small), unit = jax.jit(FLOAT16_X3.split)(x)
+    both = np.asarray(large, float) + np.asarray(small, float) / FLOAT16_X3.apart
+    np.testing.assert_allclose(both * float(unit), x, rtol=2**-22)
+
+
+def test_zeros_are_split_into_zeros():
+    assert not any(part.any() for part in FLOAT16_X3.split(jnp.zeros(3)).parts)
+
+
+@pytest.mark.nan_input
+@pytest.mark.parametrize("strange", [np.nan, np.inf])
+def test_what_is_not_finite_leaves_other_examples_alone(strange: float):
+    x, w, b, _ = (array[0] for array in given(8, 8))
+    way = by_kernels(FLOAT16_X3)
+    actual = way(x.at[1, 4, 4, 0].set(strange), w, b)
+    np.testing.assert_array_equal(jnp.delete(actual, 1, axis=0), jnp.delete(way(x, w, b), 1, axis=0))
+    assert not jnp.isfinite(actual[1]).all()
 
 
 def test_kernels_are_for_sizes_that_a_card_can_do():

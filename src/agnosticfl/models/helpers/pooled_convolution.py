@@ -21,7 +21,7 @@ In float32 d_x has so many products that XLA's own way takes less, even with g a
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,11 +32,10 @@ from jax.experimental.pallas import triton
 from agnosticfl.core.precision import product
 from agnosticfl.models.helpers import pooled_convolution_kernels as bodies
 from agnosticfl.models.helpers.pooled_convolution_kernels import FOUR, SIDE, Blocks, Grid
-from agnosticfl.models.helpers.split_factors import PRECISIONS, TF32_X3, Precision
+from agnosticfl.models.helpers.split_factors import PRECISIONS, TF32_X3, Precision, Split
 
 SMALLEST, LARGEST = 16, (32, 64)  # c and d: powers of two that fit into a multiprocessor
 
-Parts: TypeAlias = tuple[Array, ...]  # an array as a sum of some
 Way = Callable[[Array, Array, Array], Array]  # x [n, h, w, c], w [3, 3, c, d], b [d] -> pooled
 
 
@@ -91,14 +90,14 @@ def pooled_convolution(ways: Ways) -> Way:
         split = ways.forward.precision.split
         out, won = convolved(ways.forward, split(x), split(w), b)
         # What is split in the same way twice is one for the compiler.
-        factors = (w,) if isinstance(ways.d_x, str) else ways.d_x.precision.split(w)
+        factors = w if isinstance(ways.d_x, str) else ways.d_x.precision.split(w)
         return out, (ways.d_w.precision.split(x), factors, won)
 
     def backward(kept: tuple[Any, ...], d: Array) -> tuple[Array, ...]:
         x, w, won = kept
-        each, shape = d * share(won), x[0].shape
+        each, shape = d * share(won), x.parts[0].shape
         if isinstance(ways.d_x, str):
-            d_x = gradient_of_x_by_xla(ways.d_x, shape, w[0], each, won)
+            d_x = gradient_of_x_by_xla(ways.d_x, shape, w, each, won)
         else:
             d_x = gradient_of_x(ways.d_x, shape, w, ways.d_x.precision.split(each), won)
         d_w = gradient_of_w(ways.d_w, x, ways.d_w.precision.split(each), won)
@@ -120,21 +119,23 @@ def share(won: Array) -> Array:
     return 1 / jnp.maximum(number, 1).astype(jnp.float32)
 
 
-def convolved(kernel: Kernel, x: Parts, w: Parts, b: Array) -> tuple[Array, Array]:
+def convolved(kernel: Kernel, x: Split, w: Split, b: Array) -> tuple[Array, Array]:
     """The pooled result, and which places of each block won: bit 2 p + q, none where it is 0."""
-    images, height, width, channels = x[0].shape
+    images, height, width, channels = x.parts[0].shape
     grid = Grid(images, height, width, (height - SIDE + 1) // 2, (width - SIDE + 1) // 2)
     pooled = (images, grid.down, grid.right, len(b))
     shapes = [jax.ShapeDtypeStruct((grid.blocks, len(b)), kind) for kind in (jnp.float32, jnp.int8)]
     programs = (pl.cdiv(grid.blocks, kernel.blocks.places),)
     deep = min(kernel.blocks.deep, channels)
     forward = partial(bodies.forward, pieces=channels // deep)
-    given = _rows(x, deep), tuple(part.reshape(-1, deep, len(b)) for part in w), b
+    unit = x.unit * w.unit
+    weights = tuple(part.reshape(-1, deep, len(b)) for part in w.parts)
+    given = _rows(x.parts, deep), weights, b / unit
     out, won = _call(forward, kernel, grid, programs, shapes, *given)
-    return out.reshape(pooled), won.reshape(pooled)
+    return out.reshape(pooled) * unit, won.reshape(pooled)
 
 
-def gradient_of_x(kernel: Kernel, shape: Sequence[int], w: Parts, d: Parts, won: Array) -> Array:
+def gradient_of_x(kernel: Kernel, shape: Sequence[int], w: Split, d: Split, won: Array) -> Array:
     """d_x of this shape from what of d each place that won has."""
     images, height, width, channels = shape
     # An odd row or column has none beside it: it gets one that is cut off again.
@@ -144,10 +145,11 @@ def gradient_of_x(kernel: Kernel, shape: Sequence[int], w: Parts, d: Parts, won:
     programs = (pl.cdiv(grid.blocks, kernel.blocks.places),)
     deep = min(kernel.blocks.deep, won.shape[3])
     pooled = partial(bodies.d_x, down=won.shape[1], right=won.shape[2], pieces=won.shape[3] // deep)
-    turned = tuple(part.swapaxes(2, 3).reshape(-1, deep, channels) for part in w)
-    given = _rows(d, deep), *_rows((won,), deep), turned
+    turned = tuple(part.swapaxes(2, 3).reshape(-1, deep, channels) for part in w.parts)
+    given = _rows(d.parts, deep), *_rows((won,), deep), turned
     [d_x] = _call(pooled, kernel, grid, programs, shapes, *given)
-    return d_x.reshape(images, grid.height, grid.width, channels)[:, :height, :width]
+    d_x = d_x.reshape(images, grid.height, grid.width, channels)[:, :height, :width]
+    return d_x * (w.unit * d.unit)
 
 
 def gradient_of_x_by_xla(
@@ -174,9 +176,9 @@ def unpooled(d: Array, won: Array, height: int, width: int) -> Array:
     return jnp.pad(g, ((0, 0), (0, height - 2 * down), (0, width - 2 * right), (0, 0)))
 
 
-def gradient_of_w(kernel: Kernel, x: Parts, d: Parts, won: Array) -> Array:
+def gradient_of_w(kernel: Kernel, x: Split, d: Split, won: Array) -> Array:
     """d_w: of pieces of the images by programs of their own, added up in a fixed order."""
-    images, height, width, channels = x[0].shape
+    images, height, width, channels = x.parts[0].shape
     down, right, out = won.shape[1:]
     grid = Grid(images, height, width, down, right)
     blocks = kernel.blocks
@@ -184,12 +186,13 @@ def gradient_of_w(kernel: Kernel, x: Parts, d: Parts, won: Array) -> Array:
     kernel = kernel._replace(blocks=blocks._replace(together=turns))
     pieces = pl.cdiv(grid.blocks, blocks.places * turns)
     shapes = [jax.ShapeDtypeStruct((pieces, SIDE * SIDE, out, channels), jnp.float32)]
-    given = _rows(x), _rows(d), *_rows((won,))
+    given = _rows(x.parts), _rows(d.parts), *_rows((won,))
     [d_w] = _call(bodies.d_w, kernel, grid, (pieces, SIDE), shapes, *given)
-    return d_w.sum(0).reshape(SIDE, SIDE, out, channels).swapaxes(2, 3)
+    d_w = d_w.sum(0).reshape(SIDE, SIDE, out, channels).swapaxes(2, 3)
+    return d_w * (x.unit * d.unit)
 
 
-def _rows(parts: Parts, length: int | None = None) -> Parts:
+def _rows(parts: tuple[Array, ...], length: int | None = None) -> tuple[Array, ...]:
     return tuple(part.reshape(-1, length or part.shape[-1]) for part in parts)
 
 

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products in a kernel for an NVIDIA card, as exact as a precision of ours asks for.
 
-Matrix units of such a card take bf16 or tf32, and a product of true float32 takes ten times as long
-as one of bf16. But a float32 number is the sum of three in bf16, x = x_1 + x_2 + x_3, up to what
-float32 rounds away, and of the nine products of two such sums, the three that are smaller than
-x w by 2^-26 are not needed. What is left is six products in bf16.
+Matrix units of such a card take 16 bits or tf32, and a product of true float32 takes ten times as
+long as one of 16 bits. But a float32 number is the sum of some with 16 bits. Three in bf16 are
+x = x_1 + x_2 + x_3, up to what float32 rounds away, and of the nine products of two such sums, the
+three that are smaller than x w by 2^-26 are not needed. Two in float16 have 22 bits and a sign,
+x = x_1 + 2^-11 x_2, and the product of both smaller ones is not needed either. Three products are
+left, whose error is below that of adding up in float32. float16 ends at 65504 and loses bits below
+6 · 10^-5, so an array comes in a unit in which its largest number is about 2^15: only what is below
+2^-28 of that has fewer bits.
 """
 
 from collections.abc import Sequence
@@ -17,22 +21,32 @@ from jax.experimental.pallas import triton
 Factors: TypeAlias = Sequence[Array]  # the parts of a matrix
 
 
+class Split(NamedTuple):
+    """An array as a sum of arrays of factors, the largest first, times a unit."""
+
+    parts: tuple[Array, ...]
+    unit: Array
+
+
 class Precision(NamedTuple):
     """What a factor is split into, and how two parts are multiplied."""
 
     factor: Any
     products: Any
     parts: int = 1
+    apart: int = 1  # how many times larger than it is each part is written than the one before it
 
-    def split(self, x: Array) -> tuple[Array, ...]:
-        """An array as a sum of arrays of factors, the largest first."""
+    def split(self, x: Array) -> Split:
+        """An array as factors of products."""
+        unit = jnp.ones(()) if self.apart == 1 else _unit_of_float16(x)
+        x = x / unit
         found: list[Array] = []
         for _ in range(self.parts - 1):
             # The compiler may not skip a rounding: what it takes off is the next part.
             part = lax.reduce_precision(x, *_bits(self.factor))
             found.append(part.astype(self.factor))
-            x = x - part
-        return (*found, x.astype(self.factor))
+            x = (x - part) * self.apart
+        return Split((*found, x.astype(self.factor)), unit)
 
     def dot(self, a: Factors, b: Factors) -> Array:
         """The product in a kernel, its smallest terms first.
@@ -42,19 +56,22 @@ class Precision(NamedTuple):
         """
         total: Any = None
         for size in reversed(range(self.parts)):
+            if total is not None and self.apart > 1:
+                total = total * (1 / self.apart)
             for k in range(size + 1):
                 term = triton.dot(a[k], b[size - k], precision=self.products)
                 total = term if total is None else total + term
         return total
 
 
-# Of float32 factors, HIGH means tf32; of bf16 there is one kind of product.
+# Of float32 factors, HIGH means tf32; of 16 bits there is one kind of product.
 PRECISIONS = {
     "float32": Precision(jnp.bfloat16, lax.Precision.HIGHEST, 3),
     "tf32": Precision(jnp.float32, lax.Precision.HIGH),
     "bf16": Precision(jnp.bfloat16, lax.Precision.HIGHEST),
 }
-# Of float32 factors as well: the kernel itself splits them into two in tf32, for three products.
+# For float32 as well: two parts in float16; and what the kernel itself splits into two in tf32.
+FLOAT16_X3 = Precision(jnp.float16, lax.Precision.HIGHEST, 2, 2**11)
 TF32_X3 = Precision(jnp.float32, lax.DotAlgorithmPreset.TF32_TF32_F32_X3)
 
 
@@ -62,3 +79,13 @@ def _bits(kind: Any) -> tuple[int, int]:
     """Of the exponent and of the mantissa."""
     info = jnp.finfo(kind)
     return int(info.nexp), int(info.nmant)
+
+
+def _unit_of_float16(x: Array) -> Array:
+    """A power of two, so that dividing by it rounds nothing, and x is below 2^15 times it.
+
+    What is not finite does not count: it may be in one example, and others come in the same unit.
+    """
+    largest = jnp.max(jnp.where(jnp.isfinite(x), jnp.abs(x), 0))
+    exponent = lax.bitcast_convert_type(largest, jnp.int32) >> 23
+    return lax.bitcast_convert_type((jnp.maximum(exponent, 15) - 14) << 23, jnp.float32)
