@@ -29,7 +29,7 @@ import numpy as np
 from jax import Array, lax
 
 from agnosticfl.core.precision import in_precision
-from agnosticfl.models.emnist_cnn import max_pool, valid_convolution
+from agnosticfl.models.helpers.convolutional import max_pool, valid_convolution
 from agnosticfl.models.helpers.pooled_convolution import (
     ON_CARD,
     Kernel,

@@ -185,7 +185,7 @@ def _inner(name: str, *numbers: int, **environment: str) -> Any:
 
 
 def _agnosticfl(*words: str, **environment: str) -> None:
-    program = [sys.executable, "-c", "from agnosticfl.cli import main; main()", *words]
+    program = [sys.executable, "-c", "from agnosticfl.cli import script; script()", *words]
     subprocess.run(program, env=os.environ | environment, check=True, capture_output=True)
 
 

@@ -204,7 +204,7 @@ def inner(out: Path, command: Sequence[str]) -> None:
     """The command itself, with somebody who listens."""
     begun, spans = time.time(), list[Noted]()
     _time_imports(spans)
-    from agnosticfl.cli import main as program
+    from agnosticfl.cli import script as program
     from agnosticfl.spans import Span, listen
 
     def note(span: Span) -> None:

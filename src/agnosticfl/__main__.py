@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m agnosticfl` is the command `agnosticfl`."""
 
-from agnosticfl.cli import main
+from agnosticfl.cli import script
 
-main()
+script()

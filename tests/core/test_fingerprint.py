@@ -3,6 +3,7 @@
 
 import functools
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,19 @@ def test_surroundings_name_versions_and_device():
     text = str(surroundings())
     assert f"jax-{jax.__version__}.dist-info" in text
     assert jax.devices()[0].device_kind in text
+
+
+def test_an_edited_package_is_noticed_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "chex").mkdir()
+    (tmp_path / "chex" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "chex", raising=False)
+    with pytest.raises(Unknown, match="chex"):
+        surroundings.__wrapped__()
+    (tmp_path / "chex-1.0.dist-info").mkdir()
+    assert "chex-1.0.dist-info" in str(surroundings.__wrapped__())
 
 
 VALUES: list[Any] = [

@@ -10,7 +10,7 @@ import pytest
 
 from agnosticfl.core.stepping import step_by_step
 from agnosticfl.models import cnn
-from agnosticfl.models.emnist_cnn import convolution, valid_convolution
+from agnosticfl.models.helpers.convolutional import convolution, valid_convolution
 from tests.helpers.images import images
 
 

@@ -13,7 +13,7 @@ from agnosticfl.core import compiling
 from agnosticfl.core.precision import PRECISIONS as NAMES
 from agnosticfl.core.precision import in_precision
 from agnosticfl.models import cnn
-from agnosticfl.models.emnist_cnn import convolved
+from agnosticfl.models.helpers.convolutional import convolved
 from agnosticfl.models.helpers.pooled_convolution import (
     Kernel,
     Way,

@@ -2,8 +2,10 @@
 """The program: all commands put together. Imports that take time wait for their command."""
 
 import atexit
-import gc
+import contextlib
+import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -45,16 +47,31 @@ def options(
 
 def main() -> None:
     """Runs the program. Bad input ends in one line and status 2, a stopped run in status 130."""
-    atexit.register(_leave_memory)
     sys.setswitchinterval(TURN)
     with one_line_errors():
         app()
 
 
-def _leave_memory() -> None:
-    """Spares a process at its end the search for garbage in memory that is about to go.
+def script() -> None:
+    """The same as all that this process does: it leaves at once."""
+    ended = list[int]()  # with which status
+    atexit.register(_leave_at_once, ended)  # first, so that it is done last
+    try:
+        main()
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            ended.append(end.code)
+        raise
 
-    DuckDB must be let go: what is left of it at the end it prints as leaks, forty lines of them.
+
+def _leave_at_once(ended: Sequence[int]) -> None:
+    """Spares a process at its end to put away, one by one, what goes with it.
+
+    Whatever has to be done at the end has been done: threads have ended, files are closed. A
+    process that ended in another way, or whose last words cannot be written, ends as usual.
     """
-    if "duckdb" not in sys.modules:
-        gc.freeze()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for status in ended:
+            os._exit(status)

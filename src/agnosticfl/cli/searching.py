@@ -68,13 +68,13 @@ def tune(
 
     The grid grows until the best value is inside it, as far as the budget goes.
     """
-    loading.begin()
-    from agnosticfl.cli.console import print_search, stop_on_signals, watch_search
-    from agnosticfl.report.search import write_search
-    from agnosticfl.runs import tune as tuning
-    from agnosticfl.runs.axes import parse_keys
-    from agnosticfl.runs.cache import cache_folder
-    from agnosticfl.runs.tuned_task import tuned_file
+    with loading.begun():
+        from agnosticfl.cli.console import print_search, stop_on_signals, watch_search
+        from agnosticfl.report.search import write_search
+        from agnosticfl.runs import tune as tuning
+        from agnosticfl.runs.axes import parse_keys
+        from agnosticfl.runs.cache import cache_folder
+        from agnosticfl.runs.tuned_task import tuned_file
 
     folder = out or Path("runs") / f"tune-{Path(task).stem}"
     with stop_on_signals(go_on="the same command goes on") as should_stop:
@@ -130,10 +130,10 @@ def references(
 
     Writes the task with what was found, ready to run. Short runs will do: --rounds.
     """
-    loading.begin()
-    from agnosticfl.cli.console import run_watched, stop_on_signals
-    from agnosticfl.runs.cache import cache_folder
-    from agnosticfl.runs.references import find_references, write_references
+    with loading.begun():
+        from agnosticfl.cli.console import run_watched, stop_on_signals
+        from agnosticfl.runs.cache import cache_folder
+        from agnosticfl.runs.references import find_references, write_references
 
     folder = out or Path("runs") / f"references-{Path(task).stem}"
     settings = settings_of(sets, precision=precision)

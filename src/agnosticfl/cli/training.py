@@ -71,19 +71,19 @@ def run(
     Several processes, on one machine or many, train together if each is started with the same
     command but for --process-id, or by SLURM's srun or Open MPI's mpirun. Process 0 writes.
     """
-    loading.begin(coordinator, num_processes, process_id)
-    from agnosticfl import report
-    from agnosticfl.cli.console import (
-        fail_if_diverged,
-        print_report,
-        run_watched,
-        start_painters,
-        stop_on_signals,
-    )
-    from agnosticfl.runs import processes
-    from agnosticfl.runs.cache import cache_folder
-    from agnosticfl.runs.compare import run_folder
-    from agnosticfl.runs.resolve import has_effect, resolve
+    with loading.begun(coordinator, num_processes, process_id):
+        from agnosticfl import report
+        from agnosticfl.cli.console import (
+            fail_if_diverged,
+            print_report,
+            run_watched,
+            start_painters,
+            stop_on_signals,
+        )
+        from agnosticfl.runs import processes
+        from agnosticfl.runs.cache import cache_folder
+        from agnosticfl.runs.compare import run_folder
+        from agnosticfl.runs.resolve import has_effect, resolve
 
     check(not (resume and overwrite), "--resume and --overwrite: give one of them")
     settings = settings_of(sets, secure, dp, compress, precision)
@@ -129,22 +129,22 @@ def compare(
     cache: Cache = True,
 ) -> None:
     """Run algorithms on the same seeds and print the paper's table."""
-    loading.begin()
-    from agnosticfl import report
-    from agnosticfl.cli.console import (
-        compiling_ahead,
-        fail_if_diverged,
-        print_message,
-        print_report,
-        run_watched,
-        start_painters,
-        stop_on_signals,
-    )
-    from agnosticfl.runs import compare as comparison
-    from agnosticfl.runs.build import build
-    from agnosticfl.runs.cache import cache_folder, remember_compilations
-    from agnosticfl.runs.resolve import resolve
-    from agnosticfl.runs.shared import Shared
+    with loading.begun():
+        from agnosticfl import report
+        from agnosticfl.cli.console import (
+            compiling_ahead,
+            fail_if_diverged,
+            print_message,
+            print_report,
+            run_watched,
+            start_painters,
+            stop_on_signals,
+        )
+        from agnosticfl.runs import compare as comparison
+        from agnosticfl.runs.build import build
+        from agnosticfl.runs.cache import cache_folder, remember_compilations
+        from agnosticfl.runs.resolve import resolve
+        from agnosticfl.runs.shared import Shared
 
     check(not (resume and overwrite), "--resume and --overwrite: give one of them")
     settings = settings_of(sets, secure, dp, compress, precision)

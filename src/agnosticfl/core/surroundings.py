@@ -3,6 +3,7 @@
 
 import functools
 import hashlib
+import importlib.util
 import os
 import platform
 import sys
@@ -51,7 +52,9 @@ def settings(*, but: str = "") -> list[Any]:
 def _installed() -> list[str]:
     """Name and version of every package. Those that a program comes from may not be edited ones."""
     for name in PACKAGES - {"agnosticfl"}:
-        file = getattr(sys.modules.get(name), "__file__", None)
+        # Loaded or not: a program that is found loads less than where it was made.
+        spec = importlib.util.find_spec(name)
+        file = spec and spec.origin
         if file and not any(Path(file).parent.parent.glob(f"{name}-*.dist-info")):
             raise Unknown(f"which version of {name} this is")
     folders = [place for place in map(Path, sys.path) if place.is_dir()]

@@ -50,8 +50,6 @@ def from_nnx(
       wanted: `examples -> array`, what the outputs are compared with; default the feature `y`.
       metrics: names of metrics, measured from what forward gives.
     """
-    from flax import nnx  # here, so that the core needs no neural-network library
-
     for name, kind in learned(_not_trained, create):
         raise BadInput(
             f"the module's {name} is a {kind}; only parameters and random keys are allowed"
@@ -59,11 +57,15 @@ def from_nnx(
         )
 
     def init(key: Array) -> Params:
+        from flax import nnx  # here and below: who traces nothing does not load it
+
         return nnx.to_pure_dict(nnx.state(create(nnx.Rngs(key)), nnx.Param))
 
     made_once = functools.cache(functools.partial(_made_once, create))
 
     def module_with(params: Params, key: Array | None) -> Any:
+        from flax import nnx
+
         module = made_once()(key) if is_known(create) else _fresh(create, key)
         nnx.update(module, params)
         (module.eval if key is None else module.train)()

@@ -3,11 +3,10 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax.numpy as jnp
 import optax
-from flax import nnx
 from jax import Array
 
 from agnosticfl.core.model import Examples, Model, Need
@@ -15,12 +14,15 @@ from agnosticfl.errors import check
 from agnosticfl.models.adapters import from_nnx
 from agnosticfl.options import Positive
 
+if TYPE_CHECKING:
+    from flax import nnx  # not loaded before a network is made
+
 DEFAULT_METRICS = ("accuracy",)
 ClassWeights: TypeAlias = Sequence[Positive] | None
 
 
 def classifier(
-    create: Callable[[nnx.Rngs], Any],
+    create: "Callable[[nnx.Rngs], Any]",
     x: Need,
     classes: int,
     names: Sequence[str] = DEFAULT_METRICS,
