@@ -39,9 +39,8 @@ def wake_driver() -> None:
 
 def _is_wanted() -> bool:
     """Whether JAX will look for cards."""
-    platforms = os.environ.get("JAX_PLATFORMS") or "cuda"
-    named = any(name in platforms.split(",") for name in ("cuda", "gpu"))
-    return named and any(map(_folder, LIBRARIES))
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    return not platforms or any(name in platforms.split(",") for name in ("cuda", "gpu"))
 
 
 def _libraries() -> list[Path]:
