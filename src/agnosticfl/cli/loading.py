@@ -9,8 +9,6 @@ import sys
 import threading
 from collections.abc import Generator
 
-from agnosticfl.cli.driver import wake_driver
-
 SHOWING = ("rich.progress", "rich.table")  # they need nothing of what is loaded meanwhile
 
 
@@ -31,7 +29,6 @@ def begun(*processes: str | int | None) -> Generator[None]:
 
     gc.disable()
     try:
-        threading.Thread(target=wake_driver, name="agnosticfl-driver").start()
         threading.Thread(target=load, name="agnosticfl-showing").start()
         from agnosticfl.runs.processes import start_device_ahead  # here: it loads JAX
 
