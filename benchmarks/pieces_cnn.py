@@ -37,61 +37,47 @@ from agnosticfl.models.helpers.pooled_convolution import (
     convolved,
     gradient_of_w,
     gradient_of_x,
-    gradient_of_x_by_xla,
     pooled_convolution,
     share,
-    unpooled,
 )
 from agnosticfl.models.helpers.pooled_convolution_kernels import FOUR, Blocks
-from agnosticfl.models.helpers.split_factors import FLOAT16_X3, PRECISIONS, TF32_X3, Split
+from agnosticfl.models.helpers.split_factors import PRECISIONS, Precision, Split
 
-# What models might do in tf32: it compiles, but was not on a card yet.
-TF32 = PRECISIONS["tf32"]
-UNTRIED = {
-    "tf32": Ways(
-        Kernel(Blocks(64, 4, 3, 1), TF32),
-        Kernel(Blocks(64, 4, 1, 9, 16), TF32),
-        Kernel(Blocks(32, 4, 3, 6), TF32),
-    )
-}
 REPEATS = 5
 EXACT = 2  # lanes that are computed in float64 too
 LANES = {"bf16": 5, "tf32": 10, "float32": 10}
+OF_ONE = {
+    "forward": [(64, 4, 2, 3), (64, 4, 3, 1), (32, 4, 2, 3)],
+    "d_x": [(64, 4, 1, 9, 64), (64, 4, 1, 9, 32), (32, 4, 1, 9, 64)],
+    "d_w": [(32, 4, 3, 6), (32, 4, 2, 6), (32, 4, 4, 6), (32, 4, 3, 4)],
+}
 BY_KERNEL = {
-    "bf16": {
-        "forward": [(64, 4, 2, 3), (64, 4, 3, 1), (32, 4, 2, 3), (32, 8, 2, 3)],
-        "d_x": [(64, 4, 1, 9, 64), (64, 4, 1, 9, 32), (64, 8, 1, 9, 64), (32, 4, 1, 9, 64)],
-        "d_w": [(32, 4, 3, 6), (32, 4, 2, 6), (32, 4, 4, 6), (32, 4, 3, 4)],
-    },
+    "bf16": OF_ONE,
+    "tf32": OF_ONE,
     "float32": {
-        "forward": [(32, 4, 3, 1), (32, 4, 2, 1), (32, 4, 4, 1), (16, 4, 4, 1)],
-        "d_x": [(32, 4, 1, 9, 16), (32, 4, 2, 3, 16), (16, 4, 1, 9, 32), (16, 4, 2, 3, 32)],
-        "d_w": [(16, 4, 3, 24)],
-    },
-    "tf32": {
-        "forward": [(64, 4, 3, 1), (64, 4, 3, 3), (32, 4, 3, 1), (32, 4, 2, 3)],
-        "d_x": [(64, 4, 1, 9, 16), (64, 4, 1, 9, 32), (64, 4, 2, 3, 32), (32, 4, 1, 9, 16)],
-        "d_w": [(32, 4, 3, 6), (32, 4, 2, 6), (32, 4, 2, 12)],
+        "forward": [(32, 4, 3, 1), (32, 4, 4, 1), (32, 4, 2, 1), (16, 4, 3, 3), (64, 4, 3, 1)],
+        "d_x": [
+            (16, 4, 2, 3, 64),
+            (16, 4, 3, 3, 64),
+            (16, 4, 2, 1, 64),
+            (16, 4, 1, 9, 32),
+            (32, 4, 2, 1, 32),
+            (32, 4, 2, 3, 32),
+        ],
+        "d_w": [(32, 4, 2, 6), (32, 4, 1, 6), (32, 4, 2, 4), (32, 4, 2, 12), (16, 4, 3, 24)],
     },
 }
-# In float32 with other parts than three in bf16.
+# In float32 with other parts than models have.
 BY_PARTS = {
-    "float16x3": (
-        FLOAT16_X3,
-        {
-            "forward": [(32, 4, 3, 1), (32, 4, 2, 3), (64, 4, 3, 1), (64, 4, 3, 1, 16)],
-            "d_x": [
-                (32, 4, 2, 3, 32),
-                (32, 4, 1, 9, 16),
-                (16, 4, 1, 9, 32),
-                (16, 4, 2, 3, 64),
-            ],
-            "d_w": [(32, 4, 2, 6), (32, 4, 2, 12), (16, 4, 3, 12), (16, 4, 3, 24), (16, 4, 2, 12)],
-        },
+    "bf16x6": (
+        Precision(jnp.bfloat16, lax.Precision.HIGHEST, 3),
+        {"forward": (32, 4, 3, 1), "d_x": (16, 4, 1, 9, 32), "d_w": (16, 4, 3, 24)},
     ),
-    "tf32x3": (TF32_X3, {"d_w": [(32, 4, 2, 12), (16, 4, 2, 24)]}),
+    "tf32x3": (
+        Precision(jnp.float32, lax.DotAlgorithmPreset.TF32_TF32_F32_X3),
+        {"d_w": (32, 4, 2, 12)},
+    ),
 }
-BY_XLA = {"by XLA": "float32", "by XLA, six products": "BF16_BF16_F32_X6"}  # d_x in float32
 
 
 class Sizes(NamedTuple):
@@ -111,7 +97,7 @@ class Way(NamedTuple):
     name: str
     function: Callable[..., Any]
     given: tuple[Any, ...]
-    way: Kernel | str | None = None  # of ours, as `Ways` has it
+    way: Kernel | None = None  # of ours, as `Ways` has it
 
 
 class Piece(NamedTuple):
@@ -158,10 +144,6 @@ def gradient(of: str, sizes: Sizes, precision: str, small: bool) -> Piece:
             function = partial(gradient_of_x, here(kernel, small), x.shape[1:])
             given = *split(kernel, w, shared), won
         ways.append(Way(name, jax.vmap(function), given, kernel))
-    if of == "d_x" and precision == "float32":
-        for name, product in BY_XLA.items():
-            function = jax.vmap(partial(gradient_of_x_by_xla, product, x.shape[1:]))
-            ways.append(Way(name, function, (w, shared, won), product))
     exact = d_x_in_float64 if of == "d_x" else d_w_in_float64
     wanted = [exact(*(np.asarray(a[lane]) for a in (x, w, g))) for lane in range(EXACT)]
     return Piece(ways, np.stack(wanted))
@@ -173,8 +155,8 @@ def variants(name: str, precision: str) -> Iterator[tuple[str, Kernel]]:
         yield str(numbers), Kernel(Blocks(*numbers), PRECISIONS[precision])
     if precision == "float32":
         for parts, (split_so, of_kernels) in BY_PARTS.items():
-            for numbers in of_kernels.get(name, []):
-                yield f"{parts} {numbers}", Kernel(Blocks(*numbers), split_so)
+            if name in of_kernels:
+                yield f"{parts} {of_kernels[name]}", Kernel(Blocks(*of_kernels[name]), split_so)
 
 
 def here(kernel: Kernel, small: bool) -> Kernel:
@@ -217,8 +199,8 @@ def whole(ways: dict[str, Ways], small: bool) -> dict[str, Any]:
     """The plain way, and ours from result to gradients."""
     found: dict[str, Any] = {"plain": plain}
     for name, (forward, d_x, d_w) in ways.items():
-        back = d_x if isinstance(d_x, str) else here(d_x, small)
-        found[name] = pooled_convolution(Ways(here(forward, small), back, here(d_w, small)))
+        each = (here(kernel, small) for kernel in (forward, d_x, d_w))
+        found[name] = pooled_convolution(Ways(*each))
     return found
 
 
@@ -242,6 +224,15 @@ def winners(x: Array, w: Array, b: Array) -> Array:
     four = [a[:, p::2, q::2][:, : largest.shape[1], : largest.shape[2]] for p, q in FOUR]
     bits = sum((each == largest).astype(jnp.int8) << bit for bit, each in enumerate(four))
     return jnp.where(largest > 0, bits, 0).astype(jnp.int8)
+
+
+def unpooled(d: Array, won: Array, height: int, width: int) -> Array:
+    """g of this height and width from what of d each place that won has."""
+    images, down, right, out = d.shape
+    bits = jnp.arange(len(FOUR), dtype=won.dtype).reshape(1, 1, 2, 1, 2, 1)  # bit 2 p + q
+    winner = (won[:, :, None, :, None] >> bits) & 1 == 1
+    g = jnp.where(winner, d[:, :, None, :, None], 0).reshape(images, 2 * down, 2 * right, out)
+    return jnp.pad(g, ((0, 0), (0, height - 2 * down), (0, width - 2 * right), (0, 0)))
 
 
 def in_float64(x: Any, w: Any, b: Any) -> Any:
@@ -363,11 +354,9 @@ def table(precision: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         name: fastest(piece, [row for row in found if row["piece"] == name])
         for name, piece in pieces.items()
     }
-    of_models = (ON_CARD | UNTRIED)[precision]
+    of_models = ON_CARD[precision]
     together = of_models._replace(**{name: way.way for name, way in best.items() if way})
     ways = {"as models do": of_models, "the fastest": together}
-    if precision == "float32":
-        ways |= {f"d_x {name}": together._replace(d_x=way) for name, way in BY_XLA.items()}
     show(
         {
             "step": step(ways, sizes, options.small),

@@ -48,9 +48,8 @@ def pooled_convolution(x: Array, kernel: Array, bias: Array) -> Array:
     if compiling.on_hopper():
         from agnosticfl.models.helpers import pooled_convolution as by_kernel  # others need none
 
-        precision = precision_in_use()
-        if by_kernel.fits(kernel, precision):
-            on_card = by_kernel.on_card(precision)
+        if by_kernel.fits(kernel):
+            on_card = by_kernel.on_card(precision_in_use())
             return jax.lax.platform_dependent(x, kernel, bias, cpu=convolved, default=on_card)
     return convolved(x, kernel, bias)
 

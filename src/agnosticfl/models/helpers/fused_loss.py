@@ -146,7 +146,9 @@ def _forward(
     last_block = w.shape[2] // blocks.words - 1
 
     def bias(j: Array) -> Array:
-        return triton.load(b.at[lane, pl.ds(jnp.minimum(j, last_block) * blocks.words, blocks.words)])
+        return triton.load(
+            b.at[lane, pl.ds(jnp.minimum(j, last_block) * blocks.words, blocks.words)]
+        )
 
     def block(j: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         added, largest, scaled, found = carry

@@ -14,8 +14,6 @@ is four times what is left of it. Here neither is ever in memory: kernels read x
 places won, where their products need them. A group of threads has blocks of 2 × 2 places as four
 arrays, one for each (p, q), so that pooling compares whole arrays.
 
-In float32 d_x has so many products that XLA's own way takes less, even with g and the nine copies.
-
 `benchmarks/pieces_cnn.py` times this beside the plain way.
 """
 
@@ -29,10 +27,9 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from agnosticfl.core.precision import product
 from agnosticfl.models.helpers import pooled_convolution_kernels as bodies
-from agnosticfl.models.helpers.pooled_convolution_kernels import FOUR, SIDE, Blocks, Grid
-from agnosticfl.models.helpers.split_factors import PRECISIONS, TF32_X3, Precision, Split
+from agnosticfl.models.helpers.pooled_convolution_kernels import SIDE, Blocks, Grid
+from agnosticfl.models.helpers.split_factors import PRECISIONS, Precision, Split
 
 SMALLEST, LARGEST = 16, (32, 64)  # c and d: powers of two that fit into a multiprocessor
 
@@ -51,31 +48,24 @@ class Ways(NamedTuple):
     """How the result and each gradient is computed."""
 
     forward: Kernel
-    d_x: Kernel | str  # or by XLA, with a product in this precision of JAX's
+    d_x: Kernel
     d_w: Kernel
 
 
-SIX, BF16 = (PRECISIONS[name] for name in ("float32", "bf16"))
-# The fastest on an H200 (benchmarks/pieces_cnn.py). Those for tf32 have not been on a card.
+# The fastest on an H200 (benchmarks/pieces_cnn.py).
+IN_PARTS = Blocks(32, 4, 3, 1), Blocks(16, 4, 2, 3, 64), Blocks(32, 4, 2, 6)
+OF_ONE = Blocks(64, 4, 2, 3), Blocks(64, 4, 1, 9, 64), Blocks(32, 4, 3, 6)
 ON_CARD = {
-    "float32": Ways(
-        Kernel(Blocks(32, 4, 3, 1), SIX),
-        "BF16_BF16_F32_X6",  # as exact as float32 (benchmarks/pieces_cnn.py)
-        Kernel(Blocks(32, 4, 2, 12), TF32_X3),
-    ),
-    "bf16": Ways(
-        Kernel(Blocks(64, 4, 2, 3), BF16),
-        Kernel(Blocks(64, 4, 1, 9, 64), BF16),
-        Kernel(Blocks(32, 4, 3, 6), BF16),
-    ),
+    name: Ways(*(Kernel(blocks, precision) for blocks in (OF_ONE, IN_PARTS)[precision.parts > 1]))
+    for name, precision in PRECISIONS.items()
 }
 
 
-def fits(w: Array, precision: str) -> bool:
+def fits(w: Array) -> bool:
     """Whether the kernels can do it with this w: [down, right, c, d]."""
     sizes = zip(w.shape[2:], LARGEST, strict=True)
     powers = all(SMALLEST <= c <= largest and c & (c - 1) == 0 for c, largest in sizes)
-    return precision in ON_CARD and w.shape[:2] == (SIDE, SIDE) and powers
+    return w.shape[:2] == (SIDE, SIDE) and powers
 
 
 def on_card(precision: str) -> Way:
@@ -90,16 +80,12 @@ def pooled_convolution(ways: Ways) -> Way:
         split = ways.forward.precision.split
         out, won = convolved(ways.forward, split(x), split(w), b)
         # What is split in the same way twice is one for the compiler.
-        factors = w if isinstance(ways.d_x, str) else ways.d_x.precision.split(w)
-        return out, (ways.d_w.precision.split(x), factors, won)
+        return out, (ways.d_w.precision.split(x), ways.d_x.precision.split(w), won)
 
     def backward(kept: tuple[Any, ...], d: Array) -> tuple[Array, ...]:
         x, w, won = kept
         each, shape = d * share(won), x.parts[0].shape
-        if isinstance(ways.d_x, str):
-            d_x = gradient_of_x_by_xla(ways.d_x, shape, w, each, won)
-        else:
-            d_x = gradient_of_x(ways.d_x, shape, w, ways.d_x.precision.split(each), won)
+        d_x = gradient_of_x(ways.d_x, shape, w, ways.d_x.precision.split(each), won)
         d_w = gradient_of_w(ways.d_w, x, ways.d_w.precision.split(each), won)
         return d_x, d_w, jnp.where(won > 0, d, 0).sum((0, 1, 2))
 
@@ -150,30 +136,6 @@ def gradient_of_x(kernel: Kernel, shape: Sequence[int], w: Split, d: Split, won:
     [d_x] = _call(pooled, kernel, grid, programs, shapes, *given)
     d_x = d_x.reshape(images, grid.height, grid.width, channels)[:, :height, :width]
     return d_x * (w.unit * d.unit)
-
-
-def gradient_of_x_by_xla(
-    precision: str, shape: Sequence[int], w: Array, d: Array, won: Array
-) -> Array:
-    """The same with g in memory: its product with all of w, whose nine pieces are then added up."""
-    _, height, width, _ = shape
-    g = unpooled(d, won, height - SIDE + 1, width - SIDE + 1)
-    with jax.default_matmul_precision(precision):
-        nine = product(g, w.reshape(-1, w.shape[-1]).T)
-    d_x = jnp.zeros(shape)
-    for k, piece in enumerate(jnp.split(nine, SIDE * SIDE, axis=-1)):
-        i, j = divmod(k, SIDE)
-        d_x += jnp.pad(piece, ((0, 0), (i, SIDE - 1 - i), (j, SIDE - 1 - j), (0, 0)))
-    return d_x
-
-
-def unpooled(d: Array, won: Array, height: int, width: int) -> Array:
-    """g of this height and width from what of d each place that won has."""
-    images, down, right, out = d.shape
-    bits = jnp.arange(len(FOUR), dtype=won.dtype).reshape(1, 1, 2, 1, 2, 1)  # bit 2 p + q
-    winner = (won[:, :, None, :, None] >> bits) & 1 == 1
-    g = jnp.where(winner, d[:, :, None, :, None], 0).reshape(images, 2 * down, 2 * right, out)
-    return jnp.pad(g, ((0, 0), (0, height - 2 * down), (0, width - 2 * right), (0, 0)))
 
 
 def gradient_of_w(kernel: Kernel, x: Split, d: Split, won: Array) -> Array:

@@ -2,13 +2,13 @@
 """Products in a kernel for an NVIDIA card, as exact as a precision of ours asks for.
 
 Matrix units of such a card take 16 bits or tf32, and a product of true float32 takes ten times as
-long as one of 16 bits. But a float32 number is the sum of some with 16 bits. Three in bf16 are
-x = x_1 + x_2 + x_3, up to what float32 rounds away, and of the nine products of two such sums, the
-three that are smaller than x w by 2^-26 are not needed. Two in float16 have 22 bits and a sign,
-x = x_1 + 2^-11 x_2, and the product of both smaller ones is not needed either. Three products are
-left, whose error is below that of adding up in float32. float16 ends at 65504 and loses bits below
-6 · 10^-5, so an array comes in a unit in which its largest number is about 2^15: only what is below
-2^-28 of that has fewer bits.
+long as one of 16 bits. But a float32 number is the sum of some with 16 bits. Two in float16 have 22
+bits and a sign, x = x_1 + 2^-11 x_2, and of the four products of two such sums that of the smaller
+ones is not needed. Three are left, whose error is that of adding up in float32. (Three in bf16 have
+all bits, and take six products.) Under tf32 the first part is all.
+
+float16 ends at 65504 and loses bits below 6 · 10^-5, so an array comes in a unit in which its
+largest number is about 2^15: only what is below 2^-28 of that has fewer bits.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Precision(NamedTuple):
 
     def split(self, x: Array) -> Split:
         """An array as factors of products."""
-        unit = jnp.ones(()) if self.apart == 1 else _unit_of_float16(x)
+        unit = _unit_of_float16(x) if self.factor == jnp.float16 else jnp.ones(())
         x = x / unit
         found: list[Array] = []
         for _ in range(self.parts - 1):
@@ -64,15 +64,12 @@ class Precision(NamedTuple):
         return total
 
 
-# Of float32 factors, HIGH means tf32; of 16 bits there is one kind of product.
+# Of 16 bits there is one kind of product.
 PRECISIONS = {
-    "float32": Precision(jnp.bfloat16, lax.Precision.HIGHEST, 3),
-    "tf32": Precision(jnp.float32, lax.Precision.HIGH),
+    "float32": Precision(jnp.float16, lax.Precision.HIGHEST, 2, 2**11),
+    "tf32": Precision(jnp.float16, lax.Precision.HIGHEST),
     "bf16": Precision(jnp.bfloat16, lax.Precision.HIGHEST),
 }
-# For float32 as well: two parts in float16; and what the kernel itself splits into two in tf32.
-FLOAT16_X3 = Precision(jnp.float16, lax.Precision.HIGHEST, 2, 2**11)
-TF32_X3 = Precision(jnp.float32, lax.DotAlgorithmPreset.TF32_TF32_F32_X3)
 
 
 def _bits(kind: Any) -> tuple[int, int]:
