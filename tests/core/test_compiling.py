@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the compiler is told beyond the program."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,3 +51,5 @@ def test_kernels_of_our_own_are_for_cards_on_which_they_were_run(monkeypatch: py
     with compiling.in_slices():  # the compiler could not divide them
         assert not compiling.on_hopper()
     assert compiling.on_hopper()
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # a JAX that has them no more
+    assert not compiling.on_hopper()

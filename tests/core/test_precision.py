@@ -13,7 +13,7 @@ from jax import Array
 from agnosticfl import agnostic_fedavg, from_arrays, from_functions
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.model import Model
-from agnosticfl.core.precision import in_precision, product
+from agnosticfl.core.precision import half, in_precision, product, unit_for
 from agnosticfl.engines import lanes_engine
 from agnosticfl.errors import BadInput
 
@@ -115,3 +115,22 @@ def test_a_product_s_factors_are_rounded_once_where_products_are_bf16(
 def test_an_unknown_precision_is_refused():
     with pytest.raises(BadInput, match="unknown precision 'fp16'"):
         run("fp16", regression())
+
+
+@pytest.mark.parametrize(("precision", "kind"), [("tf32", jnp.float16), ("bf16", jnp.bfloat16)])
+def test_a_half_has_the_mantissa_of_its_precision(
+    precision: str, kind: jnp.dtype, monkeypatch: pytest.MonkeyPatch
+):
+    x = jnp.ones(3)
+    assert in_precision(half, precision)(x).dtype == jnp.float32  # on this CPU
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert in_precision(half, precision)(x).dtype == kind
+    assert in_precision(half, "float32")(x).dtype == jnp.float32
+    assert jnp.finfo(kind).nmant == {"tf32": 10, "bf16": 7}[precision]
+
+
+def test_a_gradient_for_float16_comes_in_units_of_its_largest_number():
+    d = jnp.array([1e-9, -3e-9, 0.0])
+    assert unit_for(jnp.float16, d) == jnp.float32(3e-9)
+    assert unit_for(jnp.float16, jnp.zeros(3)) == 1
+    assert unit_for(jnp.bfloat16, d) == 1

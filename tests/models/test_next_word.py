@@ -45,6 +45,21 @@ def test_loss_and_gradient_are_those_of_the_plain_formula(padding, words, shares
         np.testing.assert_allclose(gradient, plain_gradient, rtol=1e-5, atol=2e-5)
 
 
+def test_gradients_too_small_for_float16_are_not_lost():
+    keys = jax.random.split(jax.random.key(2), 4)
+    x, w = (jax.random.normal(k, s) for k, s in zip(keys, [(2, 32, 16), (2, 16, 64)], strict=False))
+    b, y = jnp.zeros((2, 64)), jax.random.randint(keys[2], (2, 32), 0, 64)
+    d = jnp.array([[1e-9], [0.0]]) * jax.random.uniform(keys[3], (2, 32))  # one client has none
+    blocks = Blocks(tokens=32, words=32, warps=4, stages=2)
+
+    def gradients(kind: Any) -> Any:
+        fused = fused_loss(Ways(blocks, blocks, blocks), kind, interpret=True)
+        return jax.vjp(lambda x, w, b: fused(x, w, b, y), x, w, b)[1](d)
+
+    for actual, expected in zip(gradients(jnp.float16), gradients(jnp.float32), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=5e-3, atol=5e-12)  # 10 bits of mantissa
+
+
 def test_clients_side_by_side_have_the_losses_that_each_has_alone():
     clients, sentences, length, size, words = 3, 8, 8, 16, 70
     keys = jax.random.split(jax.random.key(1), 3)
@@ -68,6 +83,7 @@ def test_clients_side_by_side_have_the_losses_that_each_has_alone():
     ("precision", "length", "embedding", "expected"),
     [
         ("bf16", 16, 48, True),
+        ("tf32", 16, 48, True),
         ("float32", 16, 48, False),
         ("bf16", 15, 48, False),  # 60 tokens are no whole blocks
         ("bf16", 16, 40, False),  # 40 is 32 and 8, over which no card can add up
@@ -75,7 +91,7 @@ def test_clients_side_by_side_have_the_losses_that_each_has_alone():
     ],
 )
 @pytest.mark.parametrize("model", [lstm, cifg])
-def test_kernels_are_for_hopper_bf16_and_what_fits(
+def test_kernels_are_for_hopper_16_bits_and_what_fits(
     model: Any, precision: str, length: int, embedding: int, expected: bool,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip

@@ -5,6 +5,7 @@ Pallas's interpreter runs one group of threads after the other, so what is compa
 units for one group. Companies of more are compared on a card, by `benchmarks/pieces.py`.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -59,6 +60,21 @@ def test_kernels_compute_the_layer(time: int, rows: int, hidden: int):
     expected_h, _, expected_d_z = plain(u, z, d)
     np.testing.assert_allclose(h, expected_h, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(d_z, expected_d_z, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_too_small_for_float16_are_not_lost(monkeypatch: pytest.MonkeyPatch):
+    u, z, d = (array[0] for array in given(1, 4, 16, 32))
+    expected = plain(u, z, 1e-9 * d)
+    parts = {"forward": kernels.forward, "backward": kernels.backward}
+    for name, part in parts.items():
+        monkeypatch.setattr(kernels, name, partial(part, interpret=True))
+    monkeypatch.setattr(kernels, "fits", lambda *_: True)
+    monkeypatch.setattr(compiling, "on_nvidia", lambda: True)
+    monkeypatch.setattr(compiling, "on_hopper", lambda: True)
+    actual = in_precision(plain, "tf32")(u, z, 1e-9 * d)
+    for array, wanted in zip(actual, expected, strict=True):
+        size = float(jnp.abs(wanted).max())
+        np.testing.assert_allclose(array, wanted, rtol=1e-2, atol=1e-3 * size)  # 10 bits
 
 
 def test_clients_side_by_side_are_one_call():

@@ -4,6 +4,7 @@
 import contextlib
 import contextvars
 from collections.abc import Generator
+from pathlib import Path
 
 from agnosticfl.core.lazy_jax import jax
 
@@ -42,7 +43,7 @@ def on_hopper() -> bool:
     They need its shared memory and products, some of them many multiprocessors at the same time;
     on others they were never run.
     """
-    return not _IN_SLICES.get() and is_hopper()
+    return not _IN_SLICES.get() and is_hopper() and has_kernels()
 
 
 def is_hopper() -> bool:
@@ -50,3 +51,10 @@ def is_hopper() -> bool:
     device = jax.local_devices()[0]
     hopper = on_nvidia() and getattr(device, "compute_capability", "") == "9.0"
     return hopper and getattr(device, "core_count", 0) >= FEWEST_MULTIPROCESSORS
+
+
+def has_kernels() -> bool:
+    """Whether this JAX still has Triton's kernels, which are to leave it one day."""
+    # Where they would be: to ask for the module would load much.
+    folder = Path(jax.numpy.__file__ or "").parents[1]
+    return (folder / "experimental" / "pallas" / "triton.py").exists()

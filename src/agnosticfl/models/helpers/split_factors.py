@@ -56,11 +56,11 @@ class Precision(NamedTuple):
         """
         total: Any = None
         for size in reversed(range(self.parts)):
-            if total is not None and self.apart > 1:
-                total = total * (1 / self.apart)
             for k in range(size + 1):
                 term = triton.dot(a[k], b[size - k], precision=self.products)
                 total = term if total is None else total + term
+            if size > 0 and self.apart > 1:
+                total = total * (1 / self.apart)
         return total
 
 
