@@ -204,8 +204,8 @@ class OneCard(NamedTuple):
 
 ONE_CARD = {
     "toy": OneCard(0.16e-3, 0.0, 50, point),
-    "emnist": OneCard(3.9e-3, 0.3e-3, 5, cnn),
-    "stackoverflow": OneCard(34e-3, 4e-3, 25, lstm),
+    "emnist": OneCard(3.7e-3, 0.3e-3, 5, cnn),
+    "stackoverflow": OneCard(31e-3, 3.5e-3, 25, lstm),
 }
 OVERHEAD = 10.0  # of a step, in steps of one lane: an LSTM's, before U stayed on the chip
 LINK = 450e9  # bytes per second and direction between two H200s of one machine, by its maker
