@@ -224,8 +224,9 @@ class Group(NamedTuple):
 def received(ref: Any) -> Array:
     """What others wrote, from the memory that all share: a multiprocessor's own cache may be old.
 
-    No such read overtakes another one. A fence after `wait` would do as well, and takes half a
-    microsecond.
+    To the letter a fence is due between waiting and this, which takes half a microsecond. But a
+    card sends off no read before the one that it waits for has come back, and what was written
+    before a group arrived is then in the memory that this reads.
     """
     return triton.load(ref, volatile=True)
 
