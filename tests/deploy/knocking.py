@@ -6,7 +6,7 @@ import datetime
 import hashlib
 from base64 import b64encode
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +63,14 @@ def mirrored(signature: bytes) -> bytes:
 
 
 class StubSuperLink(httpx.AsyncBaseTransport):
-    """Answers with a digest of what it was sent, and remembers the requests."""
+    """Answers with a digest of what it was sent, and remembers the requests.
 
-    def __init__(self) -> None:
+    Args:
+      answers: what it answers instead, by path, where "" stands for all others.
+    """
+
+    def __init__(self, answers: Mapping[str, bytes] | None = None) -> None:
+        self.answers = answers or {}
         self.requests: list[httpx.Request] = []
         self.lengths: list[int] = []
 
@@ -77,12 +82,13 @@ class StubSuperLink(httpx.AsyncBaseTransport):
             digest.update(piece)
             length += len(piece)
         self.lengths.append(length)
+        said = self.answers.get(request.url.path, self.answers.get("", digest.digest()))
 
         async def answer() -> AsyncIterator[bytes]:
-            for byte in digest.digest():
+            for byte in said:
                 yield bytes([byte])
 
-        headers = {"content-type": "application/protobuf", "content-length": "32"}
+        headers = {"content-type": "application/protobuf", "content-length": str(len(said))}
         secret = {"server": "uvicorn", "set-cookie": "a=b", "location": "https://example.org"}
         return httpx.Response(200, headers=headers | secret, content=answer())
 

@@ -29,7 +29,7 @@ from agnosticfl.deploy.keys import make_authority, make_node_key
 from agnosticfl.deploy.node.settings import Settings
 from agnosticfl.deploy.process_settings import as_json, from_json
 from agnosticfl.errors import BadInput
-from tests.deploy.standing import standing
+from tests.deploy.standing import NONSENSE, standing
 
 ROOT = Path(__file__).parents[2]
 
@@ -279,6 +279,26 @@ def test_a_client_keeps_trying_until_its_key_is_registered(settings: Settings, t
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
     assert log.read_text().count(said) == 1
+    assert "Traceback" not in log.read_text()
+
+
+def test_a_client_whose_server_says_nonsense_connects_again(settings: Settings, tmp_path: Path):
+    keys, log = tmp_path / "keys", tmp_path / "log"
+    make_authority(keys, ["127.0.0.1"], days=2)
+    (keys / "clients").mkdir()
+    (keys / "clients" / "ann.pub").write_bytes((tmp_path / "ann.pub").read_bytes())
+    node = {"/v1/fleet/activate-node": b"\x08\x07"}  # node_id = 7
+    with standing(keys, NONSENSE | node) as address:
+        own = settings._replace(server=address, authority=str(keys / "ca.pem"))
+        with started(own, log) as process:
+            until = time.monotonic() + 60
+            while log.read_text().count("connected as node 7") < 2:
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < until, log.read_text()
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+    assert "Invalid protobuf response payload; connecting again" in log.read_text()
     assert "Traceback" not in log.read_text()
 
 

@@ -51,6 +51,13 @@ def _raise_not_let_in(_code: int, message: str = "") -> NoReturn:
 class WholeFleet(Whole, Lively):
     """A client's own client of a SuperLink."""
 
+    def DeactivateNode(self, request: Any) -> Any:  # noqa: N802, as Flower has it
+        # Who leaves need not understand the answer; of what can go wrong Flower lets only this go.
+        try:
+            return super().DeactivateNode(request)
+        except ValueError as error:
+            raise RuntimeError(str(error)) from error
+
 
 _http.flwr_exit = _raise_not_let_in
 _http.FleetHttpClient = WholeFleet
