@@ -37,7 +37,6 @@ LOSS_PASS = 1024  # examples in a batch of it
 OTHERS = {
     "forward": [
         Blocks(64, 128, 4, 3, 2),
-        Blocks(64, 128, 4, 2, 4),
         Blocks(64, 128, 4, 3, 4),
         Blocks(64, 128, 4, 2, 3),
         Blocks(64, 64, 4, 3, 4),
@@ -45,8 +44,8 @@ OTHERS = {
         Blocks(128, 128, 8, 3, 2),
     ],
     "d_x": [
+        Blocks(64, 128, 4, 2, 2),
         Blocks(64, 128, 4, 2, 3),
-        Blocks(64, 128, 4, 3, 2),
         Blocks(64, 64, 4, 3, 3),
         Blocks(64, 64, 4, 3, 4),
         Blocks(64, 64, 4, 3, 6),
@@ -55,7 +54,7 @@ OTHERS = {
         Blocks(64, 128, 4, 2),
         Blocks(64, 128, 8, 2),
         Blocks(64, 64, 4, 2),
-        Blocks(64, 64, 4, 3),
+        Blocks(32, 128, 4, 2),
         Blocks(32, 64, 4, 2),
         Blocks(32, 64, 4, 3),
         Blocks(32, 128, 4, 3),

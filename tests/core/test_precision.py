@@ -13,7 +13,7 @@ from jax import Array
 from agnosticfl import agnostic_fedavg, from_arrays, from_functions
 from agnosticfl.core.federated import FederatedData
 from agnosticfl.core.model import Model
-from agnosticfl.core.precision import half, in_precision, product, unit_for
+from agnosticfl.core.precision import half, in_precision, product, scale_for
 from agnosticfl.engines import lanes_engine
 from agnosticfl.errors import BadInput
 
@@ -129,8 +129,9 @@ def test_a_half_has_the_mantissa_of_its_precision(
     assert jnp.finfo(kind).nmant == {"tf32": 10, "bf16": 7}[precision]
 
 
-def test_a_gradient_for_float16_comes_in_units_of_its_largest_number():
+def test_a_gradient_for_float16_is_scaled_by_a_power_of_two():
     d = jnp.array([1e-9, -3e-9, 0.0])
-    assert unit_for(jnp.float16, d) == jnp.float32(3e-9)
-    assert unit_for(jnp.float16, jnp.zeros(3)) == 1
-    assert unit_for(jnp.bfloat16, d) == 1
+    assert scale_for(jnp.float16, d) == 2.0**-29  # 1.9e-9
+    assert scale_for(jnp.float16, d, top=14) == 2.0**-43
+    assert not (jnp.zeros(3) / scale_for(jnp.float16, jnp.zeros(3))).any()
+    assert scale_for(jnp.bfloat16, d) == 1

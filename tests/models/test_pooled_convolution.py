@@ -108,7 +108,7 @@ def test_products_of_parts_are_as_exact_as_those_of_float32(precision: Precision
     a = size * a
     exact = np.asarray(a, float) @ np.asarray(b, float)
     left, right = precision.split(a), precision.split(b)
-    by_parts = precision.dot(left.parts, right.parts) * (left.unit * right.unit)
+    by_parts = precision.dot(left.parts, right.parts) * (left.scale * right.scale)
     assert abs(np.asarray(by_parts) - exact).max() < 1.5 * abs(np.asarray(a @ b) - exact).max()
 
 
@@ -132,9 +132,9 @@ def test_a_number_is_the_sum_of_its_parts():
 @pytest.mark.parametrize("size", [1e-30, 0.3, 65505.0, 1e30])
 def test_two_parts_in_float16_have_the_bits_of_a_number_of_any_size(size: float):
     x = size * jax.random.normal(jax.random.key(0), (1000,))
-    (large, small), unit = jax.jit(TWO.split)(x)
+    (large, small), scale = jax.jit(TWO.split)(x)
     both = np.asarray(large, float) + np.asarray(small, float) / TWO.apart
-    np.testing.assert_allclose(both * float(unit), x, rtol=2**-22)
+    np.testing.assert_allclose(both * float(scale), x, rtol=2**-22)
 
 
 def test_zeros_are_split_into_zeros():

@@ -89,16 +89,18 @@ def half(factor: Array) -> Array:
     return jax.lax.optimization_barrier(factor.astype(kind))
 
 
-def unit_for(kind: Any, d: Array) -> Array:
-    """What a gradient is divided by before it is made of factors of this type.
+def scale_for(kind: Any, x: Array, top: int = 0) -> Array:
+    """What an array is divided by before it is made of factors of this type.
 
-    For float16 its largest number: nothing is too small then that would count beside it. bf16 has
-    all sizes that float32 has.
+    For float16 a power of two, which rounds nothing, and with which its largest number is at least
+    2^top and less than twice that: nothing is too small then that would count beside it. What is
+    not finite does not count: it may be in one example of many. bf16 has all sizes of float32.
     """
     if kind != jnp.float16:
         return jnp.ones(())
-    largest = jnp.max(jnp.abs(d))
-    return jnp.where(largest > 0, largest, 1)
+    largest = jnp.max(jnp.where(jnp.isfinite(x), jnp.abs(x), 0))
+    exponent = jax.lax.bitcast_convert_type(largest, jnp.int32) >> 23
+    return jax.lax.bitcast_convert_type((jnp.maximum(exponent, top + 1) - top) << 23, jnp.float32)
 
 
 @jax.custom_vjp

@@ -20,7 +20,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from agnosticfl.core.precision import unit_for
+from agnosticfl.core.precision import scale_for
 
 SMALLEST, LARGEST = 16, 128  # numbers of x that a product adds up over
 NEVER = -1e30  # the bias of a word that is there only to fill a block
@@ -82,8 +82,8 @@ def fused_loss(ways: Ways, factor: Any, interpret: bool = False) -> Loss:
 
     def backward(kept: tuple[Array, ...], d: Array) -> tuple[Array | None, ...]:
         x, w, wide, y, number, total, real, place, order, like_b = kept
-        one = jax.vmap(partial(unit_for, factor))(d)[:, None]
-        given = (x, w, wide, y, number, total, _moved(jnp.where(real, d / one, 0), order))
+        scale = jax.vmap(partial(scale_for, factor))(d)[:, None]
+        given = (x, w, wide, y, number, total, _moved(jnp.where(real, d / scale, 0), order))
         shares = ways.d_x.shares
         grid = (len(x), _number(x.shape[1], ways.d_x.tokens), shares)
         [d_x] = call(_d_x, ways.d_x, grid, [(len(x), shares, *x.shape[1:])], *given)
@@ -91,7 +91,7 @@ def fused_loss(ways: Ways, factor: Any, interpret: bool = False) -> Loss:
         d_w, d_b = call(_d_w, ways.d_w, grid, [w.shape, wide.shape], *given)
         words = like_b.shape[1]
         of_x, of_w = _moved(d_x.sum(1), place), d_w[..., :words]
-        return of_x * one[..., None], of_w * one[..., None], d_b[..., :words] * one, None
+        return of_x * scale[..., None], of_w * scale[..., None], d_b[..., :words] * scale, None
 
     function: Any = jax.custom_vjp(lambda *given: forward(*given)[0])
     function.defvjp(forward, backward)

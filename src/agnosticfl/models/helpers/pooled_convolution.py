@@ -114,11 +114,11 @@ def convolved(kernel: Kernel, x: Split, w: Split, b: Array) -> tuple[Array, Arra
     programs = (pl.cdiv(grid.blocks, kernel.blocks.places),)
     deep = min(kernel.blocks.deep, channels)
     forward = partial(bodies.forward, pieces=channels // deep)
-    unit = x.unit * w.unit
+    scale = x.scale * w.scale
     weights = tuple(part.reshape(-1, deep, len(b)) for part in w.parts)
-    given = _rows(x.parts, deep), weights, b / unit
+    given = _rows(x.parts, deep), weights, b / scale
     out, won = _call(forward, kernel, grid, programs, shapes, *given)
-    return out.reshape(pooled) * unit, won.reshape(pooled)
+    return out.reshape(pooled) * scale, won.reshape(pooled)
 
 
 def gradient_of_x(kernel: Kernel, shape: Sequence[int], w: Split, d: Split, won: Array) -> Array:
@@ -135,7 +135,7 @@ def gradient_of_x(kernel: Kernel, shape: Sequence[int], w: Split, d: Split, won:
     given = _rows(d.parts, deep), *_rows((won,), deep), turned
     [d_x] = _call(pooled, kernel, grid, programs, shapes, *given)
     d_x = d_x.reshape(images, grid.height, grid.width, channels)[:, :height, :width]
-    return d_x * (w.unit * d.unit)
+    return d_x * (w.scale * d.scale)
 
 
 def gradient_of_w(kernel: Kernel, x: Split, d: Split, won: Array) -> Array:
@@ -151,7 +151,7 @@ def gradient_of_w(kernel: Kernel, x: Split, d: Split, won: Array) -> Array:
     given = _rows(x.parts), _rows(d.parts), *_rows((won,))
     [d_w] = _call(bodies.d_w, kernel, grid, (pieces, SIDE), shapes, *given)
     d_w = d_w.sum(0).reshape(SIDE, SIDE, out, channels).swapaxes(2, 3)
-    return d_w * (x.unit * d.unit)
+    return d_w * (x.scale * d.scale)
 
 
 def _rows(parts: tuple[Array, ...], length: int | None = None) -> tuple[Array, ...]:

@@ -10,7 +10,7 @@ from flax import nnx
 from jax import Array
 
 from agnosticfl.core import compiling
-from agnosticfl.core.precision import half, half_in_use, product, rounded_factor, unit_for
+from agnosticfl.core.precision import half, half_in_use, product, rounded_factor, scale_for
 
 ALIGNED = 32  # numbers of a matrix's rows, as cards like them
 
@@ -128,9 +128,9 @@ def _backward_on_chip(unit: Unit, kept: tuple[Any, ...], d_h: Array) -> tuple[Ar
     from agnosticfl.models.helpers import recurrent_on_card as kernels
 
     u, of_cells, h = kept
-    one = unit_for(u.dtype, d_h)
-    d_a = kernels.backward(unit, u, of_cells, d_h / one)
-    return _d_recurrent(h, d_a) * one, d_a.astype(d_h.dtype) * one
+    scale = scale_for(u.dtype, d_h)
+    d_a = kernels.backward(unit, u, of_cells, d_h / scale)
+    return _d_recurrent(h, d_a) * scale, d_a.astype(d_h.dtype) * scale
 
 
 def _without_gradient(unit: Unit, recurrent: Array, z: Array) -> Array:

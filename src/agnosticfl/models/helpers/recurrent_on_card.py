@@ -11,7 +11,7 @@ of h_{t-1}, computes its part of h_t, writes that down and waits for the others.
 same with d_a. `benchmarks/pieces.py` times this beside the plain way.
 
 Factors have 16 bits each: bf16, or float16, whose mantissa is that of tf32, but whose numbers end
-at 65504 and lose bits below 6 · 10^-5. So d_h of a client comes in units of its largest number.
+at 65504 and lose bits below 6 · 10^-5. So d_h of a client is scaled.
 
 Groups that wait for each other must all be running. Each draws a number as it begins, and numbers
 that follow each other make a company. So of the groups that are running only one company can be

@@ -7,7 +7,7 @@ bits and a sign, x = x_1 + 2^-11 x_2, and of the four products of two such sums 
 ones is not needed. Three are left, whose error is that of adding up in float32. (Three in bf16 have
 all bits, and take six products.) Under tf32 the first part is all.
 
-float16 ends at 65504 and loses bits below 6 · 10^-5, so an array comes in a unit in which its
+float16 ends at 65504 and loses bits below 6 · 10^-5, so an array is scaled until its
 largest number is about 2^15: only what is below 2^-28 of that has fewer bits.
 """
 
@@ -18,14 +18,18 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.pallas import triton
 
+from agnosticfl.core.precision import scale_for
+
+TOP = 14  # float16 ends below 2^16
+
 Factors: TypeAlias = Sequence[Array]  # the parts of a matrix
 
 
 class Split(NamedTuple):
-    """An array as a sum of arrays of factors, the largest first, times a unit."""
+    """An array as a sum of arrays of factors, the largest first, times a scale."""
 
     parts: tuple[Array, ...]
-    unit: Array
+    scale: Array
 
 
 class Precision(NamedTuple):
@@ -38,15 +42,15 @@ class Precision(NamedTuple):
 
     def split(self, x: Array) -> Split:
         """An array as factors of products."""
-        unit = _unit_of_float16(x) if self.factor == jnp.float16 else jnp.ones(())
-        x = x / unit
+        scale = scale_for(self.factor, x, TOP)
+        x = x / scale
         found: list[Array] = []
         for _ in range(self.parts - 1):
             # The compiler may not skip a rounding: what it takes off is the next part.
             part = lax.reduce_precision(x, *_bits(self.factor))
             found.append(part.astype(self.factor))
             x = (x - part) * self.apart
-        return Split((*found, x.astype(self.factor)), unit)
+        return Split((*found, x.astype(self.factor)), scale)
 
     def dot(self, a: Factors, b: Factors) -> Array:
         """The product in a kernel, its smallest terms first.
@@ -76,13 +80,3 @@ def _bits(kind: Any) -> tuple[int, int]:
     """Of the exponent and of the mantissa."""
     info = jnp.finfo(kind)
     return int(info.nexp), int(info.nmant)
-
-
-def _unit_of_float16(x: Array) -> Array:
-    """A power of two, so that dividing by it rounds nothing, and x is below 2^15 times it.
-
-    What is not finite does not count: it may be in one example, and others come in the same unit.
-    """
-    largest = jnp.max(jnp.where(jnp.isfinite(x), jnp.abs(x), 0))
-    exponent = lax.bitcast_convert_type(largest, jnp.int32) >> 23
-    return lax.bitcast_convert_type((jnp.maximum(exponent, 15) - 14) << 23, jnp.float32)
